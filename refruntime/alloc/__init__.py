@@ -1,0 +1,55 @@
+"""Device memory: where it comes from, how it is kept and given out, and what can be seen of it.
+
+State
+-----
+One caching allocator for the CPU tensors of the process, made when it is first needed.
+
+Invariants
+----------
+* Every owned byte of a CPU tensor comes from `host()`.
+* Importing this package reserves nothing and compiles nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from refruntime.alloc import categories
+from refruntime.alloc.caching import CachingAllocator
+from refruntime.alloc.plain import PlainAllocator
+from refruntime.alloc.replay import (
+    Point,
+    ReplayResult,
+    Request,
+    Strategy,
+    register_strategy,
+    replay,
+    requests_of,
+)
+from refruntime.alloc.snapshot import dump
+from refruntime.alloc.summary import summary_table
+from refruntime.alloc.trace import Sample, Trace, TraceEvent, timeline
+from refruntime.alloc.upstream import HostUpstream, Upstream, UpstreamExhausted, VirtualUpstream
+
+__all__ = [
+    "CachingAllocator", "HostUpstream", "PlainAllocator", "Point", "ReplayResult", "Request",
+    "Sample", "Strategy", "Trace", "TraceEvent", "Upstream", "UpstreamExhausted",
+    "VirtualUpstream", "categories", "dump", "host", "register_strategy", "replay", "requests_of",
+    "summary_table", "timeline",
+]  # fmt: skip
+
+_host: CachingAllocator | None = None
+_host_lock = threading.Lock()
+
+
+def host() -> CachingAllocator:
+    """Return the process-wide allocator of CPU tensors."""
+    return _host if _host is not None else _make_host()
+
+
+def _make_host() -> CachingAllocator:
+    global _host
+    with _host_lock:
+        if _host is None:
+            _host = CachingAllocator(HostUpstream(), device="CPU")
+        return _host

@@ -1,0 +1,112 @@
+"""The guard: exclusive use of an allocator's tables by interpreted code, and fork.
+
+State
+-----
+A lock, and the gate word in the header that compiled entries look at.
+
+Invariants
+----------
+* While a thread is inside, the gate is closed: compiled entries touch nothing and send their
+  callers the slow way, which waits for the guard or queues the change.
+* The guard is not re-entrant; `mine` tells whether the calling thread is inside.
+* What was queued meanwhile is settled after the guard is left, by whoever left it.
+* No thread is inside while the process forks, so a child's copy of the tables is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from typing import Any, Protocol
+
+from refruntime.alloc.tables import BUSY, GATE, Tables
+
+
+class Guarded(Protocol):
+    """What a guard needs of the allocator that it belongs to."""
+
+    tables: Tables
+    queue: deque[Any]
+
+    def settle(self) -> Any:
+        """Carry out what was queued, unless a call in progress will."""
+
+
+class Guard:
+    """Use as a context manager, or enter and leave."""
+
+    def __init__(self, owner: Guarded) -> None:
+        self._owner = weakref.ref(owner)
+        self._header = owner.tables.header
+        self._queue = owner.queue
+        self._reset()
+        _living.add(self)
+
+    def _reset(self) -> None:
+        # Re-entrant, because it knows its owner from the moment it is taken; a finalizer may run
+        # right after that. The guard itself is never entered twice.
+        self._lock = threading.RLock()
+
+    def mine(self) -> bool:
+        """Return whether the calling thread is inside."""
+        return self._lock._is_owned()  # type: ignore[attr-defined, no-any-return]
+
+    def enter(self, blocking: bool = True) -> bool:
+        """Close the gate, waiting for other threads if `blocking`; return whether it was done."""
+        if self.mine() or not self._lock.acquire(blocking):
+            return False
+        self._header[GATE] |= BUSY
+        return True
+
+    def leave(self) -> None:
+        """Open the gate."""
+        self._header[GATE] &= ~BUSY
+        self._lock.release()
+
+    def settle(self) -> None:
+        """Have the owner carry out what was queued."""
+        owner = self._owner()
+        if self._queue and owner is not None:
+            owner.settle()
+
+    def __enter__(self) -> None:
+        if not self.enter():
+            raise RuntimeError("the allocator is in the middle of a call on this thread")
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.leave()
+        self.settle()
+
+
+_living: weakref.WeakSet[Guard] = weakref.WeakSet()
+_held_for_fork: list[Guard] = []
+
+
+def _before_fork() -> None:
+    _held_for_fork.extend(guard for guard in list(_living) if guard.enter())
+
+
+def _after_fork_in_parent() -> None:
+    while _held_for_fork:
+        guard = _held_for_fork.pop()
+        guard.leave()
+        guard.settle()
+
+
+def _after_fork_in_child() -> None:
+    while _held_for_fork:
+        guard = _held_for_fork.pop()
+        # Threads that waited for the lock do not exist here, and may have left it in any state.
+        guard._header[GATE] &= ~BUSY
+        guard._reset()
+        guard.settle()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )
