@@ -57,6 +57,8 @@ _TAG: Final = 1
 _ADOPT: Final = 2
 _Queued = tuple[int, ...]
 
+_NEVER: Final = 1 << 62
+
 
 def _not_compiled(*args: int) -> int:
     """Stand in for a compiled entry: always sends the caller the slow way."""
@@ -106,7 +108,11 @@ class CachingAllocator:
         ArgumentValueError
             If the size is negative or the category unknown.
         """
-        address = self._take(self._header, nbytes, stream, category)
+        try:
+            address = self._take(self._header, nbytes, stream, category)
+        except OverflowError:
+            # More than a machine word holds: the slow way knows what to say.
+            address = core.INVALID
         return address if address > 0 else self._malloc_slow(nbytes, stream, category)
 
     def free(self, address: int) -> None:
@@ -251,6 +257,8 @@ class CachingAllocator:
         if not self.compiled:
             self._cold_calls -= 1
             if self._cold_calls < 0:
+                # A finalizer may allocate while the compiler runs: it must not start it again.
+                self._cold_calls = _NEVER
                 self.compile()
 
     def _serve(self, nbytes: int, stream: int, category: int) -> int:
@@ -289,7 +297,7 @@ class CachingAllocator:
                     tables.grow()
                 code = machine.resume(tables.header, tables.blocks, tables.index, span)
         except BaseException:
-            if False:
+            if span and tables.header[PHASE] != machine.IDLE:
                 self.upstream.release(span, int(tables.header[OUTSIDE_SIZE]))
             machine.abandon(tables.header, tables.blocks)
             raise

@@ -50,7 +50,7 @@ COUNTS: Final[Mapping[str, int]] = MappingProxyType(
     }
 )
 _POOLS: Final = (("small_pool", SMALL), ("large_pool", LARGE))
-# With no limit on splitting no block is oversize, and with no pre-emptive refusal none is refused.
+# With no limit on splitting no block is oversize, and with no refusal in advance none is refused.
 _ALWAYS: Final[Mapping[str, int]] = MappingProxyType(
     {
         **{

@@ -43,11 +43,14 @@ def test_senseless_requests_are_refused(make: MakeAllocator, args: tuple[int, ..
     check(allocator, {})
 
 
-def test_absurd_sizes_are_out_of_memory_without_asking_upstream(make: MakeAllocator) -> None:
+@pytest.mark.parametrize("nbytes", [1 << 60, 1 << 63, 1 << 80])
+def test_absurd_sizes_are_out_of_memory_without_asking_upstream(
+    make: MakeAllocator, nbytes: int
+) -> None:
     upstream = VirtualUpstream(1 << 61)
     allocator = make(upstream=upstream)
     with pytest.raises(OutOfMemoryError, match="more than 1 EiB"):
-        allocator.malloc(1 << 60)
+        allocator.malloc(nbytes)
     assert upstream.calls == 0
 
 

@@ -7,6 +7,7 @@ import pytest
 from refruntime.alloc import CachingAllocator, Request, VirtualUpstream, register_strategy, replay
 from refruntime.alloc.plain import PlainAllocator
 from refruntime.alloc.replay import STRATEGIES, Point, requests_of
+from refruntime.alloc.trace import TraceEvent
 from refruntime.errors import ArgumentValueError, OutOfMemoryError
 
 MIB = 1 << 20
@@ -79,6 +80,11 @@ def test_requests_of_a_trace_name_blocks_not_addresses() -> None:
     allocator.trace.events.popleft()
     allocator.trace.events.popleft()
     assert requests_of(allocator.trace.events) == [Request("alloc", 0, 77, 3), Request("free", 0)]
+
+
+def test_frees_of_unknown_blocks_are_left_out() -> None:
+    alloc, free = (TraceEvent(action, 512, 77, 0, 0, 0) for action in ("alloc", "free_requested"))
+    assert requests_of([free, alloc, free, free]) == [Request("alloc", 0, 77), Request("free", 0)]
 
 
 def test_strategies_are_looked_up_by_name() -> None:

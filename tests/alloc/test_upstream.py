@@ -30,7 +30,7 @@ def test_used_counts_what_is_given_out(source: VirtualUpstream | HostUpstream) -
 
 
 def test_spans_are_aligned_and_apart(source: VirtualUpstream | HostUpstream) -> None:
-    spans = sorted(source.reserve(size * MIB, 0) for size in (2, 6, 4))
+    spans = sorted(source.reserve(nbytes, 0) for nbytes in (2 * MIB, 5 * MIB + 4096, 4 * MIB))
     assert all(address % HUGE_PAGE == 0 for address in spans)
     assert all(after - before >= 2 * MIB for before, after in itertools.pairwise(spans))
     assert len(set(spans)) == 3
