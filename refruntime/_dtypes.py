@@ -17,7 +17,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 from typing import Any
 
@@ -300,6 +300,9 @@ def dtype_of_number(value: Any) -> DType:
 
 _default: DType = float32
 
+# Called when the default changes: caches of promoted dtypes are stale then.
+on_default_change: list[Callable[[], None]] = []
+
 
 def get_default_dtype() -> DType:
     """Return the type of floats that do not say theirs (float32 at start)."""
@@ -320,6 +323,8 @@ def set_default_dtype(dtype: DType) -> None:
         )  # fmt: skip
     global _default
     _default = dtype
+    for forget in on_default_change:
+        forget()
 
 
 _FROM_NUMPY: dict[Any, DType] = {d.np: d for d in ALL_DTYPES if d is not bfloat16}

@@ -1,0 +1,82 @@
+"""The old tensor types: `FloatTensor` and its siblings, as constructors and for `isinstance`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from refruntime import _dtypes
+from refruntime._dtypes import DType
+from refruntime._ops.opdef import ops
+from refruntime._tensor import Tensor
+
+
+class _TypedTensor(type):
+    """The class of the old types: making an instance makes a Tensor of the dtype."""
+
+    dtype: DType
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return ops.legacy_tensor(args, {"dtype": cls.dtype, **kwargs})
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, Tensor) and instance.dtype is cls.dtype
+
+
+class FloatTensor(metaclass=_TypedTensor):
+    """A float32 CPU tensor."""
+
+    dtype = _dtypes.float32
+
+
+class DoubleTensor(metaclass=_TypedTensor):
+    """A float64 CPU tensor."""
+
+    dtype = _dtypes.float64
+
+
+class HalfTensor(metaclass=_TypedTensor):
+    """A float16 CPU tensor."""
+
+    dtype = _dtypes.float16
+
+
+class BFloat16Tensor(metaclass=_TypedTensor):
+    """A bfloat16 CPU tensor."""
+
+    dtype = _dtypes.bfloat16
+
+
+class LongTensor(metaclass=_TypedTensor):
+    """An int64 CPU tensor."""
+
+    dtype = _dtypes.int64
+
+
+class IntTensor(metaclass=_TypedTensor):
+    """An int32 CPU tensor."""
+
+    dtype = _dtypes.int32
+
+
+class ShortTensor(metaclass=_TypedTensor):
+    """An int16 CPU tensor."""
+
+    dtype = _dtypes.int16
+
+
+class CharTensor(metaclass=_TypedTensor):
+    """An int8 CPU tensor."""
+
+    dtype = _dtypes.int8
+
+
+class ByteTensor(metaclass=_TypedTensor):
+    """A uint8 CPU tensor."""
+
+    dtype = _dtypes.uint8
+
+
+class BoolTensor(metaclass=_TypedTensor):
+    """A bool CPU tensor."""
+
+    dtype = _dtypes.bool_

@@ -1,0 +1,1 @@
+"""The operators, one record each; `opdef` holds the record and the registry."""

@@ -1,0 +1,41 @@
+"""Define-by-run automatic differentiation: modes, nodes, saved values, the engine, `Function`."""
+
+from __future__ import annotations
+
+from refruntime import _dispatch
+from refruntime.autograd import engine, function, record
+from refruntime.autograd.api import backward, grad
+from refruntime.autograd.function import Function
+from refruntime.autograd.gradcheck import gradcheck, gradgradcheck
+from refruntime.autograd.modes import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    no_grad,
+    set_grad_enabled,
+)
+
+__all__ = [
+    "Function",
+    "Variable",
+    "backward",
+    "enable_grad",
+    "function",
+    "grad",
+    "gradcheck",
+    "gradgradcheck",
+    "inference_mode",
+    "is_grad_enabled",
+    "no_grad",
+    "set_grad_enabled",
+]
+
+_dispatch.autograd = record  # type: ignore[assignment]
+engine.calibrate()
+
+
+def Variable(tensor: object, requires_grad: bool = False) -> object:  # noqa: N802
+    """Return `tensor`: variables and tensors are one thing since long; kept for old programs."""
+    if requires_grad:
+        tensor.requires_grad_(True)  # type: ignore[attr-defined]
+    return tensor

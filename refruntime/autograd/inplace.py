@@ -1,0 +1,215 @@
+"""In-place writes and the history of views.
+
+State
+-----
+A view knows the tensor it was taken from (`base`) and the version at which its own history was
+set (`autograd.view_version`).
+
+Invariants
+----------
+* Writing in place into a tensor makes the op its history; the old history stays behind the op.
+* Writing into a view rewrites the base: the base's history becomes `CopySlices` (the gradient of
+  the written part goes through the op, the rest goes on to the old history), and every other view
+  of that base rebuilds its history from the base when it is next used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from refruntime import _dispatch
+from refruntime._impl import AutogradMeta, TensorImpl, TensorMeta, meta_of
+from refruntime._ops.opdef import OpDef, ops
+from refruntime.autograd.modes import state
+from refruntime.autograd.node import Edge, Node, OpNode, gradient_edge, node_class
+from refruntime.errors import AutogradError
+
+
+def record_inplace(
+    op: OpDef, target: TensorImpl, inputs: tuple[Any, ...], params: dict[str, Any]
+) -> TensorImpl:
+    """Run the op into `target` (its first operand) and make the op its history."""
+    if not state.grad:
+        _dispatch.run_into(op, (target,), inputs, params)
+        return target
+    check_writable(op.name + "_", target)
+    if op.vjp is None or not any(map(_requires_grad, inputs)):
+        _dispatch.run_into(op, (target,), inputs, params)
+        if op.vjp is None and target.autograd is not None:
+            target.autograd = None
+        return target
+    edges = tuple([gradient_edge(value) for value in inputs])
+    # Operands are saved before the write, so that one which it changes is found out in backward.
+    node = node_class(op)(_kept_operands(op, target, inputs), params, None, edges)
+    _dispatch.run_into(op, (target,), inputs, params)
+    node.save_outputs(target)
+    node.output_metas = (target.meta,)
+    _set_history(target, node)
+    return target
+
+
+def _requires_grad(value: Any) -> bool:
+    return (
+        isinstance(value, TensorImpl)
+        and value.autograd is not None
+        and value.autograd.requires_grad
+    )
+
+
+def check_writable(name: str, target: TensorImpl) -> None:
+    """Raise if `target` is a leaf that requires grad, or a view of one."""
+    if _requires_grad(target) and target.autograd.grad_fn is None:  # type: ignore[union-attr]
+        raise _leaf_error(name, "a leaf Variable")
+    base = target.base
+    if base is not None and _requires_grad(base) and base.autograd.grad_fn is None:  # type: ignore[union-attr]
+        raise _leaf_error(name, "a view of a leaf Variable")
+
+
+def _leaf_error(name: str, what: str) -> AutogradError:
+    return AutogradError(
+        name,
+        what=f"{what} that requires grad is being used in an in-place operation",
+        expected="a tensor that is no leaf, or no_grad mode",
+        got="a leaf that requires grad",
+        remedy="write under no_grad(), or work on a clone",
+    )
+
+
+def _kept_operands(op: OpDef, target: TensorImpl, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the operands with the old value of `target` copied if the node must save it."""
+    if op.inputs[0] not in op.saves:
+        return inputs
+    with_history = ops.clone(target)
+    return tuple(with_history if value is target else value for value in inputs)
+
+
+def _set_history(target: TensorImpl, node: Node) -> None:
+    base = target.base
+    if base is None:
+        _replace_history(target, node, 0)
+        return
+    copy = CopySlices(base, target, node)
+    _replace_history(base, copy, 0)
+    refresh_view(target)
+
+
+def _replace_history(tensor: TensorImpl, node: Node, output_nr: int) -> None:
+    old = tensor.autograd
+    fresh = AutogradMeta(True, node, output_nr)
+    fresh.view_version = tensor.counter.version
+    if old is not None:
+        fresh.retains_grad = old.retains_grad
+    tensor.autograd = fresh
+
+
+def refresh_view(view: TensorImpl) -> None:
+    """Rebuild the history of a view from its base, after a write through one of the two."""
+    base = view.base
+    assert base is not None
+    if not _requires_grad(base) or base.autograd.grad_fn is None:  # type: ignore[union-attr]
+        if view.autograd is not None:
+            view.autograd.view_version = view.counter.version
+        return
+    node = AsStridedBackward0(base, view)
+    _replace_history(view, node, 0)
+
+
+def _geometry(base: TensorImpl, view: TensorImpl) -> tuple[Any, Any, int]:
+    itemsize = base.meta.dtype.itemsize
+    offset = (view.byte_offset - base.byte_offset) // itemsize
+    return view.meta.shape, view.meta.strides, offset
+
+
+def _dense_geometry(base: TensorMeta, view: TensorImpl, offset: int) -> tuple[Any, Any, int]:
+    """Translate a view of `base` into the same view of a row-major tensor of the same shape."""
+    if base.contiguous:
+        return view.meta.shape, view.meta.strides, offset
+    return _translate(base, view.meta, offset)
+
+
+def _translate(base: TensorMeta, view: TensorMeta, offset: int) -> tuple[Any, Any, int]:
+    dense = meta_of(base.shape, base.dtype, base.device).strides
+    by_stride = {s: d for s, d, n in zip(base.strides, dense, base.shape, strict=True) if n > 1}
+    strides = []
+    for size, stride in zip(view.shape, view.strides, strict=True):
+        strides.append(_dense_stride(stride, by_stride) if size > 1 else 1)
+    start = 0
+    for stride in sorted(by_stride, reverse=True):
+        start += (offset // stride) * by_stride[stride]
+        offset %= stride
+    return view.shape, tuple(strides), start
+
+
+def _dense_stride(stride: int, by_stride: dict[int, int]) -> int:
+    for known in sorted(by_stride, reverse=True):
+        if stride % known == 0:
+            return stride // known * by_stride[known]
+    raise AutogradError(
+        "view",
+        what="this view of a non-contiguous base cannot be written in place under autograd",
+        expected="a view made of whole dimensions of its base",
+        got=f"stride {stride} over base strides {sorted(by_stride)}",
+        remedy="write into a contiguous tensor",
+    )
+
+
+class AsStridedBackward0(Node):
+    """The history of a view that was rebuilt from its base."""
+
+    __slots__ = ("_base_meta", "_view")
+
+    def __init__(self, base: TensorImpl, view: TensorImpl) -> None:
+        super().__init__((gradient_edge(base),))
+        self.output_metas = (view.meta,)
+        self._base_meta = base.meta
+        self._view = _dense_geometry(base.meta, view, _geometry(base, view)[2])
+
+    def apply(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        if grads[0] is None:
+            return (None,)
+        meta = self._base_meta
+        whole = ops.zeros(tuple(meta.shape), dtype=meta.dtype, device=meta.device)
+        return (ops.as_strided_scatter(whole, grads[0], *self._view),)
+
+
+class CopySlices(Node):
+    """The history of a base after `inner` wrote into one of its views."""
+
+    __slots__ = ("_base_meta", "_view", "inner")
+
+    def __init__(self, base: TensorImpl, view: TensorImpl, inner: OpNode) -> None:
+        edges: list[Edge] = [gradient_edge_before(base)]
+        edges.extend(inner.next_functions[1:])
+        super().__init__(tuple(edges))
+        self.output_metas = (base.meta,)
+        self._base_meta = base.meta
+        self._view = _dense_geometry(base.meta, view, _geometry(base, view)[2])
+        self.inner = inner
+
+    def apply(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        gradient = grads[0]
+        if gradient is None:
+            return (None,) * len(self.next_functions)
+        gradient = ops.contiguous(gradient)
+        shape, strides, offset = self._view
+        # A contiguous gradient may still be a part of a larger one: as_strided counts from the
+        # start of the storage.
+        offset += gradient.byte_offset // gradient.meta.dtype.itemsize
+        part = ops.as_strided(gradient, shape, strides, offset)
+        inner = self.inner.apply((part,))
+        passed = inner[0]
+        if passed is None:
+            passed = ops.zeros(tuple(shape), dtype=gradient.dtype, device=gradient.device)
+        rest = ops.as_strided_scatter(gradient, passed, shape, strides, offset)
+        return (rest, *inner[1:])
+
+    def release(self) -> None:
+        self.inner.release()
+
+
+def gradient_edge_before(base: TensorImpl) -> Edge:
+    """Return the edge of `base` as it was before the write that is being recorded."""
+    meta = base.autograd
+    if meta is None or not meta.requires_grad:
+        return (None, 0)
+    return gradient_edge(base) if meta.grad_fn is None else (meta.grad_fn, meta.output_nr)

@@ -1,0 +1,171 @@
+"""Grad mode: whether operations are recorded, for each thread.
+
+Invariants
+----------
+* The mode is thread-local; a new thread starts with recording on.
+* The context managers also work as decorators; a decorated generator has the mode only while its
+  own code runs, never between its values.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _State(threading.local):
+    grad = True
+    inference = False
+
+
+state = _State()
+
+
+def is_grad_enabled() -> bool:
+    """Whether operations of this thread are recorded."""
+    return state.grad
+
+
+def is_inference_mode_enabled() -> bool:
+    """Whether this thread is inside `inference_mode`."""
+    return state.inference
+
+
+class _Mode:
+    """A context manager that sets the grad mode, and a decorator that does so around calls."""
+
+    def _grad(self) -> bool:
+        raise NotImplementedError
+
+    def __enter__(self) -> None:
+        self._previous = state.grad
+        state.grad = self._grad()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:  # fmt: skip
+        state.grad = self._previous
+
+    def clone(self) -> _Mode:
+        """Return a fresh context of the same mode, for one call of a decorated function."""
+        return type(self)()
+
+    def __call__(self, func: F) -> F:
+        if inspect.isgeneratorfunction(func):
+            return self._decorate_generator(func)
+
+        @functools.wraps(func)
+        def decorated(*args: Any, **kwargs: Any) -> Any:
+            with self.clone():
+                return func(*args, **kwargs)
+
+        return decorated  # type: ignore[return-value]
+
+    def _decorate_generator(self, func: Any) -> Any:
+        @functools.wraps(func)
+        def decorated(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            generator = func(*args, **kwargs)
+            step: Callable[[], Any] = functools.partial(next, generator)
+            while True:
+                try:
+                    with self.clone():
+                        value = step()
+                except StopIteration as stop:
+                    return stop.value
+                try:
+                    received = yield value
+                    step = functools.partial(generator.send, received)
+                except GeneratorExit:
+                    with self.clone():
+                        generator.close()
+                    raise
+                except BaseException as error:
+                    step = functools.partial(generator.throw, error)
+
+        return decorated
+
+
+class no_grad(_Mode):  # noqa: N801 - torch's spelling
+    """Record nothing in this context: results do not require grad."""
+
+    def __new__(cls, func: Any = None) -> Any:
+        """Allow ``@no_grad`` without parentheses, as torch does."""
+        mode = super().__new__(cls)
+        return mode if func is None else mode(func)
+
+    def _grad(self) -> bool:
+        return False
+
+
+class enable_grad(_Mode):  # noqa: N801
+    """Record operations in this context, also inside `no_grad`."""
+
+    def __new__(cls, func: Any = None) -> Any:
+        """Allow ``@enable_grad`` without parentheses."""
+        mode = super().__new__(cls)
+        return mode if func is None else mode(func)
+
+    def _grad(self) -> bool:
+        return True
+
+
+class set_grad_enabled(_Mode):  # noqa: N801
+    """Set the grad mode at once; as a context manager, until the end of the block."""
+
+    def __init__(self, mode: bool) -> None:
+        self._mode = bool(mode)
+        self._previous = state.grad
+        state.grad = self._mode
+
+    def _grad(self) -> bool:
+        return self._mode
+
+    def __enter__(self) -> None:
+        state.grad = self._mode
+
+    def __call__(self, func: F) -> F:
+        state.grad = self._previous
+        return super().__call__(func)
+
+    def clone(self) -> _Mode:
+        """Return a fresh context of the same mode."""
+        return set_grad_enabled(self._mode)
+
+
+class inference_mode(_Mode):  # noqa: N801
+    """Record nothing, and mark the thread as inferring; ``inference_mode(False)`` does nothing."""
+
+    def __new__(cls, mode: Any = True) -> Any:
+        """Allow ``@inference_mode`` without parentheses."""
+        if callable(mode):
+            return cls(True)(mode)
+        return super().__new__(cls)
+
+    def __init__(self, mode: Any = True) -> None:
+        self._mode = mode
+
+    def _grad(self) -> bool:
+        return state.grad and not self._mode
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._previous_inference = state.inference
+        state.inference = state.inference or bool(self._mode)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:  # fmt: skip
+        super().__exit__(kind, value, traceback)
+        state.inference = self._previous_inference
+
+    def clone(self) -> _Mode:
+        """Return a fresh context of the same mode."""
+        return inference_mode(self._mode)

@@ -1,0 +1,58 @@
+"""Compiling for a GPU: the only importer of CuPy and of numba.cuda among the kernels.
+
+State
+-----
+Compiled kernels by source and name. CuPy keeps the machine code on disk as well.
+
+Invariants
+----------
+* Nothing is imported or compiled before a kernel is first launched.
+* The text given to the compiler has our headers put in place: a changed header is a changed text, so
+  that no stale code runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import lru_cache
+from typing import Any
+
+from refruntime import _optional
+from refruntime.kernels import cuda_instances
+
+OPTIONS = ("--std=c++17",)
+
+
+def expanded(text: str) -> str:
+    """Return a source with our own headers put in place of their includes."""
+    return cuda_instances.expand(text)
+
+
+@lru_cache(maxsize=None)
+def compiled_source(source: str, name: str) -> Any:
+    """Return the kernel ``extern "C" name`` of a source; call it with grid, block and arguments.
+
+    Raises
+    ------
+    OptionalDependencyError
+        If CuPy cannot be imported.
+    """
+    module = _optional.cupy.RawModule(code=source, options=OPTIONS)
+    return module.get_function(name)
+
+
+@lru_cache(maxsize=None)
+def compiled_instance(file: str, expression: str) -> Any:
+    """Return an instance of a kernel template of ``cuda/<file>.cu``, by its name expression.
+
+    Each instance is compiled by itself: a program uses few of the many that a file offers.
+    """
+    module = _optional.cupy.RawModule(
+        code=cuda_instances.source(file), options=OPTIONS, name_expressions=(expression,)
+    )
+    return module.get_function(expression)
+
+
+def numba_cuda() -> Any:
+    """Return the module ``numba.cuda``, imported now: from numba-cuda where that is installed."""
+    return importlib.import_module("numba.cuda")

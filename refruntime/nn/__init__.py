@@ -1,0 +1,12 @@
+"""torch.nn: modules, their functions, and what goes with them."""
+
+from __future__ import annotations
+
+from refruntime.nn import functional, init, parameter
+from refruntime.nn import modules as modules
+from refruntime.nn import utils as utils
+from refruntime.nn.modules import *  # noqa: F403 - the list of names stands there
+from refruntime.nn.parameter import Buffer, Parameter
+
+__all__ = ["Buffer", "Parameter", "functional", "init", "modules", "parameter", "utils"]
+__all__ += modules.__all__

@@ -1,0 +1,1 @@
+"""Pictures of what the runtime did: self-contained HTML reports."""
