@@ -137,10 +137,9 @@ def compare_process(
     """Time whole processes; with `cold`, each refruntime process starts with an empty cache."""
     result = Result(name + ("_cold" if cold else ""))
     rounds = min(options.rounds, 3 if cold else 7)
-    if not cold:
+    try:
         for side in SIDES:  # fill the caches of files and of compiled code
             time_process(pythons[side], side, name, options.threads, cold=False)
-    try:
         for order in in_turn(rounds):
             for side in order:
                 seconds = time_process(pythons[side], side, name, options.threads, cold)

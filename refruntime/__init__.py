@@ -176,9 +176,12 @@ def __getattr__(name: str) -> Any:
 
         return importlib.import_module(f"refruntime.{name}")
     try:
-        return getattr(_ops_namespace, name)
+        value = getattr(_ops_namespace, name)
     except AttributeError:
         raise AttributeError(f"module 'refruntime' has no attribute {name!r}") from None
+    # Bound for good: this function runs only when a name is not found, and is slow.
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -21,6 +21,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from refruntime._dtypes import can_cast, on_default_change
+
 from refruntime._impl import TensorImpl, TensorMeta, alias, empty_impl, meta_of, plain_types
 from refruntime._layout import extent, has_internal_overlap
 from refruntime._ops.opdef import (
@@ -129,11 +131,9 @@ def run(op: OpDef, inputs: tuple[Any, ...], params: dict[str, Any]) -> Any:
     """Run an op from its record, without autograd: a view, or allocate and launch the kernel."""
     if op.view is not None:
         return _run_view(op, inputs, params)
-    device = common_device(op.name, inputs)
-    assert op.infer is not None
-    metas = op.infer(*map(meta_or_value, inputs), **params)
-    if isinstance(metas, tuple):
-        outputs: Any = tuple(map(empty_impl, metas))
+    device, metas = _inferred(op, inputs, params)
+    if type(metas) is tuple:
+        outputs: Any = tuple([empty_impl(meta) for meta in metas])
     else:
         outputs = empty_impl(metas)
     launch(op, device, outputs, inputs, params)
@@ -141,6 +141,50 @@ def run(op: OpDef, inputs: tuple[Any, ...], params: dict[str, Any]) -> Any:
 
 
 set_default_run(run)
+
+# What `infer` answered for each op and each combination of metas and parameters: it is pure, reads
+# no more of a number operand than its type, and would take longer than a small kernel. Dropped all
+# at once when a program runs through very many shapes, and when the default dtype changes.
+_answers: dict[Any, Any] = {}
+_MAX_ANSWERS = 1 << 14
+on_default_change.append(_answers.clear)
+
+
+def _inferred(op: OpDef, inputs: tuple[Any, ...], params: dict[str, Any]) -> tuple[str, Any]:
+    """Return the device type and the metas of the outputs."""
+    key = _key(op, inputs, params)
+    answer = _answers.get(key) if key is not None else None
+    if answer is None:
+        assert op.infer is not None
+        device = common_device(op.name, inputs)
+        answer = device, op.infer(*map(meta_or_value, inputs), **params)
+        _remember(key, answer)
+    return answer
+
+
+def _key(op: OpDef, inputs: tuple[Any, ...], params: dict[str, Any]) -> Any:
+    """Return what decides the answer, or None if it cannot be looked up."""
+    key: list[Any] = [op]
+    for value in inputs:
+        key.append(value.meta if isinstance(value, TensorImpl) else type(value))
+    for value in params.values():
+        # 1, 1.0 and True are equal, and decide dtypes differently.
+        key.append(type(value))
+        key.append(value)
+    result = tuple(key)
+    try:
+        hash(result)
+    except TypeError:
+        return None
+    return result
+
+
+def _remember(key: Any, answer: Any) -> None:
+    if key is None:
+        return
+    if len(_answers) >= _MAX_ANSWERS:
+        _answers.clear()
+    _answers[key] = answer
 
 
 def _run_view(op: OpDef, inputs: tuple[Any, ...], params: dict[str, Any]) -> TensorImpl:
@@ -212,10 +256,14 @@ def run_into(
     resize: bool = False,
 ) -> None:
     """Run `op` and leave its outputs in `outs`, bumping their versions."""
+    device, metas = _inferred(op, inputs, params)
+    if metas is outs[0].meta and metas.contiguous and not _touches(outs[0], inputs):
+        # The usual in-place call: the target is what the op would have made.
+        launch(op, device, outs[0], inputs, params)
+        outs[0].counter.version += 1
+        return
     device = common_device(op.name, (*inputs, *outs))
-    assert op.infer is not None
-    inferred = op.infer(*map(meta_or_value, inputs), **params)
-    metas = inferred if isinstance(inferred, tuple) else (inferred,)
+    metas = metas if isinstance(metas, tuple) else (metas,)
     if len(metas) != len(outs):
         raise ShapeError(
             op.name, what="wrong number of out= tensors", expected=str(len(metas)),
@@ -232,8 +280,6 @@ def run_into(
 
 
 def _check_target(name: str, out: TensorImpl, meta: TensorMeta, resize: bool) -> None:
-    from refruntime._dtypes import can_cast
-
     if not can_cast(meta.dtype, out.meta.dtype):
         raise DTypeError(
             name,
@@ -280,6 +326,15 @@ def _target(out: TensorImpl, meta: TensorMeta, inputs: tuple[Any, ...]) -> Tenso
         if isinstance(value, TensorImpl) and value is not out and _overlaps_partly(out, value):
             return empty_impl(meta)
     return out
+
+
+def _touches(out: TensorImpl, inputs: tuple[Any, ...]) -> bool:
+    """Whether an operand other than `out` itself lies in the storage of `out`."""
+    storage = out.storage
+    for value in inputs:
+        if value is not out and isinstance(value, TensorImpl) and value.storage is storage:
+            return True
+    return False
 
 
 def _overlaps_partly(out: TensorImpl, value: TensorImpl) -> bool:

@@ -17,6 +17,8 @@ Invariants
 
 from __future__ import annotations
 
+import ctypes
+import functools
 from typing import Any
 
 import numpy as np
@@ -230,6 +232,29 @@ def detached(source: TensorImpl) -> TensorImpl:
     tensor = wrap(source.storage, source.meta, source.byte_offset)
     tensor.counter = source.counter
     return tensor
+
+
+def borrow(tensor: TensorImpl) -> np.ndarray[Any, Any]:
+    """Return a NumPy view that does not keep the memory alive: for use within a kernel."""
+    meta = tensor.meta
+    dtype = meta.dtype.np
+    if meta.numel == 0:
+        return np.empty(meta.shape, dtype)
+    itemsize = dtype.itemsize
+    return np.ndarray(
+        meta.shape, dtype, _all_memory(), tensor.storage.ptr + tensor.byte_offset - _FIRST,
+        [stride * itemsize for stride in meta.strides],
+    )  # fmt: skip
+
+
+# NumPy takes a buffer at address 0 for none at all.
+_FIRST = 64
+
+
+@functools.cache
+def _all_memory() -> Any:
+    """Return a buffer over the whole address space, so that an address is an offset into it."""
+    return (ctypes.c_char * ((1 << 63) - 1 - _FIRST)).from_address(_FIRST)
 
 
 class _Exported:

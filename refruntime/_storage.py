@@ -105,10 +105,21 @@ def external(ptr: int, nbytes: int, owner: Any, device: Device = CPU) -> Storage
     return ExternalStorage(ptr, nbytes, device, owner)
 
 
+_cpu_allocator: Any = None
+
+
 def allocator_of(device: Device) -> Any:
     """Return the caching allocator that serves `device`."""
+    if device is CPU and _cpu_allocator is not None:
+        return _cpu_allocator
+    return _find_allocator(device)
+
+
+def _find_allocator(device: Device) -> Any:
+    global _cpu_allocator
     if device is CPU:
-        return alloc.host()
+        _cpu_allocator = alloc.host()
+        return _cpu_allocator
     raise DeviceError(
         "allocate",
         expected="device cpu",

@@ -9,6 +9,7 @@ import pytest
 
 import refruntime as torch
 from refruntime import interop
+from refruntime._ops import from_array
 
 DTYPES = [
     "float64", "float32", "float16", "complex64", "complex128", "int64", "int32", "int16", "int8",
@@ -143,7 +144,7 @@ def test_arrays_without_a_counterpart_are_refused(array, error, text):
 
 
 def test_a_read_only_array_warns_once(monkeypatch):
-    monkeypatch.setattr(interop, "_warned_read_only", False)
+    monkeypatch.setattr(from_array, "_warned_read_only", False)
     array = np.ones(2)
     array.flags.writeable = False
     with pytest.warns(UserWarning, match="not writable"):

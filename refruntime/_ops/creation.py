@@ -189,6 +189,11 @@ def full(
     return _filled(meta, value, out, requires_grad)
 
 
+def zero_dim(value: Any, like: TensorMeta) -> Any:
+    """Return a number as a zero-dim tensor in the dtype and on the device of another tensor."""
+    return call(FULL, (), {"meta": meta_of((), like.dtype, like.device), "value": value})
+
+
 @front(FULL, method=False)
 def scalar_tensor(
     s: Any, *, dtype: DType | None = None, layout: Any = None, device: Any = None,

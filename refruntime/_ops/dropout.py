@@ -19,7 +19,8 @@ from refruntime._impl import TensorImpl, TensorMeta, meta_of
 from refruntime._ops.opdef import Inplace, OpDef, front, ops, register, require_tensor
 from refruntime._ops.random import draw
 from refruntime.errors import DTypeError, ShapeError
-from refruntime.kernels import random as kernels
+from refruntime.kernels.random import dropout_cpu
+from refruntime.kernels.random_cuda import dropout_cuda
 
 
 def _infer(input: TensorMeta, **_: Any) -> TensorMeta:
@@ -31,7 +32,7 @@ def _vjp(g: Any, n: Any) -> Any:
 
 
 DROPOUT = register(
-    OpDef("dropout", ("input",), infer=_infer, cpu=kernels.dropout_cpu, cuda=kernels.dropout_cuda,
+    OpDef("dropout", ("input",), infer=_infer, cpu=dropout_cpu, cuda=dropout_cuda,
           vjp=_vjp, inplace=True, random=True)
 )  # fmt: skip
 

@@ -20,7 +20,7 @@ from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
 from refruntime._ops.reductions import Dims, dims_of, reduced_meta, restored
 from refruntime._ops.results import named_result
 from refruntime.errors import IndexRangeError, KernelMissingError, ShapeError
-from refruntime.kernels import arg_reduce, reduce
+from refruntime.kernels import arg_reduce, reduce, reduce_cuda
 
 _ALL: dict[str, Any] = {"dim": None, "keepdim": False}
 
@@ -74,19 +74,23 @@ def _shared_vjp(g: Any, n: Any) -> Any:
     return ops.mul(chosen, ops.div(restored(g, meta, dim, keep), count))
 
 
-def _extreme_op(name: str, kernel: Any, **fields: Any) -> OpDef:
+def _extreme_op(name: str, cpu: Any, cuda: Any, **fields: Any) -> OpDef:
     return register(
         OpDef(
-            name, ("input",), infer=_extreme_rule(fields.pop("called", name)), cpu=kernel,
-            vjp=_shared_vjp, saves=("input", "out"), **fields,
+            name, ("input",), infer=_extreme_rule(fields.pop("called", name)), cpu=cpu,
+            cuda=cuda, vjp=_shared_vjp, saves=("input", "out"), **fields,
         )
     )  # fmt: skip
 
 
-AMAX = _extreme_op("amax", reduce.amax_cpu)
-AMIN = _extreme_op("amin", reduce.amin_cpu)
-MAX = _extreme_op("max", reduce.amax_cpu, backward_name="MaxBackward1")
-MIN = _extreme_op("min", reduce.amin_cpu, backward_name="MinBackward1")
+AMAX = _extreme_op("amax", reduce.amax_cpu, reduce_cuda.amax_cuda)
+AMIN = _extreme_op("amin", reduce.amin_cpu, reduce_cuda.amin_cuda)
+MAX = _extreme_op(
+    "max", reduce.amax_cpu, reduce_cuda.amax_cuda, backward_name="MaxBackward1"
+)
+MIN = _extreme_op(
+    "min", reduce.amin_cpu, reduce_cuda.amin_cuda, backward_name="MinBackward1"
+)
 
 
 @front(AMAX)
@@ -141,17 +145,17 @@ def selected_vjp(g: Any, n: Any) -> Any:
     return ops.scatter(zeros, n.dim, places, g)
 
 
-def _placed_op(name: str, called: str, kernel: Any) -> OpDef:
+def _placed_op(name: str, called: str, cpu: Any, cuda: Any) -> OpDef:
     return register(
         OpDef(
-            name, ("input",), infer=_placed_rule(called), cpu=kernel, vjp=selected_vjp,
+            name, ("input",), infer=_placed_rule(called), cpu=cpu, cuda=cuda, vjp=selected_vjp,
             saves=("out1",), nondiff_outputs=(1,), backward_name=f"{called.capitalize()}Backward0",
         )
     )  # fmt: skip
 
 
-MAX_AT = _placed_op("max_at", "max", arg_reduce.max_at_cpu)
-MIN_AT = _placed_op("min_at", "min", arg_reduce.min_at_cpu)
+MAX_AT = _placed_op("max_at", "max", arg_reduce.max_at_cpu, arg_reduce.max_at_cuda)
+MIN_AT = _placed_op("min_at", "min", arg_reduce.min_at_cpu, arg_reduce.min_at_cuda)
 
 
 def _placed(op: OpDef, name: str, input: Any, dim: Any, keepdim: bool, out: Any) -> Any:
@@ -197,11 +201,13 @@ def _place_rule(op: str) -> Any:
 
 
 ARGMAX = register(
-    OpDef("argmax", ("input",), infer=_place_rule("argmax"), cpu=arg_reduce.argmax_cpu)
-)
+    OpDef("argmax", ("input",), infer=_place_rule("argmax"), cpu=arg_reduce.argmax_cpu,
+          cuda=arg_reduce.argmax_cuda)
+)  # fmt: skip
 ARGMIN = register(
-    OpDef("argmin", ("input",), infer=_place_rule("argmin"), cpu=arg_reduce.argmin_cpu)
-)
+    OpDef("argmin", ("input",), infer=_place_rule("argmin"), cpu=arg_reduce.argmin_cpu,
+          cuda=arg_reduce.argmin_cuda)
+)  # fmt: skip
 
 
 def _place(op: OpDef, input: Any, dim: Any, keepdim: bool, out: Any) -> Any:

@@ -21,9 +21,10 @@ import numpy as np
 from refruntime import _dtypes, _layout
 from refruntime._device import CPU, Device
 from refruntime._dtypes import DType, from_numpy_dtype, promote_types
-from refruntime._impl import TensorImpl, empty_impl, from_array, meta_of
+from refruntime._impl import TensorImpl, empty_impl, meta_of
 from refruntime._ops.arguments import number_of
 from refruntime._ops.creation import device_of, empty, finish
+from refruntime._ops.from_array import from_numpy
 from refruntime._ops.opdef import front, ops, require_tensor
 from refruntime.errors import ArgumentTypeError, ArgumentValueError, DTypeError
 
@@ -78,7 +79,7 @@ def _ragged(what: str) -> ArgumentValueError:
     )  # fmt: skip
 
 
-def _leaf_dtype(item: Any) -> DType:
+def _leaf_dtype(item: Any, nested: bool = True) -> DType:
     """Return the dtype that a leaf brings along."""
     if isinstance(item, TensorImpl):
         return item.meta.dtype
@@ -88,7 +89,8 @@ def _leaf_dtype(item: Any) -> DType:
         return _dtypes.dtype_of_number(item)
     kind = type(item).__name__
     text = isinstance(item, (str, bytes))
-    raise (ArgumentTypeError if text else DTypeError)(
+    refused = ArgumentValueError if nested else ArgumentTypeError
+    raise (refused if text else DTypeError)(
         "tensor",
         what=f"new(): invalid data type '{kind}'" if text else f"Could not infer dtype of {kind}",
         expected="numbers, sequences of them, arrays or tensors", got=repr(item),
@@ -118,7 +120,7 @@ def _as_array(data: Any, dtype: DType | None) -> tuple[np.ndarray[Any, Any], DTy
         kind = from_numpy_dtype(data.dtype) if dtype is None else dtype
         return _converted(data, kind), kind
     if not isinstance(data, (list, tuple, range)):
-        kind = _leaf_dtype(data) if dtype is None else dtype
+        kind = _leaf_dtype(data, nested=False) if dtype is None else dtype
         return _converted(data, kind), kind
     shape, leaves = _leaves(data)
     if dtype is None:
@@ -253,49 +255,6 @@ def asarray(
         )  # fmt: skip
     made = ops.detach(ops.clone(shared)) if copy else shared
     return finish(made, requires_grad)
-
-
-@front(method=False)
-def from_numpy(ndarray: Any) -> Any:
-    """Return a tensor over the memory of a NumPy array, which it keeps alive.
-
-    Raises
-    ------
-    ArgumentTypeError
-        If it is no array, or its dtype has no counterpart.
-    ArgumentValueError
-        If its strides are negative or split elements.
-    """
-    if not isinstance(ndarray, np.ndarray):
-        raise ArgumentTypeError(
-            "from_numpy", what=f"expected np.ndarray (got {type(ndarray).__name__})",
-            expected="np.ndarray", got=type(ndarray).__name__, remedy="use tensor() or as_tensor()",
-        )  # fmt: skip
-    dtype = from_numpy_dtype(ndarray.dtype)
-    if any(stride < 0 or stride % dtype.itemsize for stride in ndarray.strides):
-        raise ArgumentValueError(
-            "from_numpy", what="At least one stride in the given numpy array is negative, or not a "
-            "multiple of the element size; tensors with such strides are not supported",
-            expected="strides in whole elements, at least 0", got=str(ndarray.strides),
-            remedy="copy the array first: array.copy()",
-        )  # fmt: skip
-    if not ndarray.flags.writeable:
-        warnings.warn(
-            "The given NumPy array is not writable; writing to the tensor is undefined behaviour. "
-            "Copy the array first, or do not write.",
-            stacklevel=2,
-        )
-    if not ndarray.size:
-        return empty_impl(meta_of(tuple(ndarray.shape), dtype))
-    return from_array(ndarray, dtype)
-
-
-@front(method=False)
-def frombuffer(
-    buffer: Any, *, dtype: DType, count: int = -1, offset: int = 0, requires_grad: bool = False
-) -> Any:
-    """Return a vector over the memory of an object with the buffer protocol."""
-    return finish(from_numpy(np.frombuffer(buffer, dtype.np, count, offset)), requires_grad)
 
 
 # ---------------------------------------------------------------------------------------------

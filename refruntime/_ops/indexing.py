@@ -24,10 +24,12 @@ from refruntime import _dtypes, _layout
 from refruntime._dispatch import call, copy_into
 from refruntime._impl import TensorImpl, TensorMeta, meta_of
 from refruntime._layout import View
+from refruntime._ops.creation import zero_dim
 from refruntime._ops.index_reader import FULL, Entry, IndexReader, as_places, items_of
 from refruntime._ops.opdef import Inplace, OpDef, front, ops, register, require_tensor
 from refruntime._ops.parts import embed, zero_fill
 from refruntime._ops.samples import ErrorSample, Sample, T
+from refruntime._ops.view_plans import one_view
 from refruntime._ops.views import SELECT, SLICE, UNSQUEEZE
 from refruntime.errors import (
     ArgumentTypeError,
@@ -71,6 +73,7 @@ BASIC_INDEX = register(
         "_basic_index",
         ("input",),
         view=_basic_rule,
+        run=one_view(_basic_rule),
         vjp=lambda g, n: embed(g, n.metas[0].shape, "_basic_index", **n.params),
         backward_name="SliceBackward0",
         samples=lambda: [
@@ -131,13 +134,13 @@ _DISTINCT = T((3,), _dtypes.int64, values=[3, 0, -2])
 
 def _add_at_reference(g: Any, shape: Any, dims: Any, *indices: Any) -> Any:
     out: Any = np.zeros(shape)
-    np.add.at(out, (slice(None),) * dims[0] + indices, g)  # type: ignore[arg-type]
+    np.add.at(out, (slice(None),) * dims[0] + indices, g)
     return out
 
 
 def _put_reference(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
     out = x.copy()
-    key = tuple(slice(None) if index is None else index for index in indices)
+    key: Any = tuple(slice(None) if index is None else index for index in indices)
     if accumulate:
         np.add.at(out, key, values)
     else:
@@ -428,7 +431,7 @@ def _put_through(shown: Any, tensors: list[tuple[int, TensorImpl]], value: Any) 
         space = _geometry(shown.meta, dims, tuple([t.meta for t in indices]), True).space
         value = _without_leading_ones(value, len(space))
     else:
-        value = ops.full((), value, dtype=shown.meta.dtype, device=shown.meta.device)
+        value = zero_dim(value, shown.meta)
     params = {"dims": dims, "accumulate": False}
     call(INDEX_PUT, (shown, value, *indices), params, Inplace(shown))
 

@@ -9,6 +9,7 @@ Invariants
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from refruntime import _dtypes, _layout
@@ -25,6 +26,7 @@ def _skipped(meta: TensorMeta) -> bool:
     return meta.ndim == 1 and meta.shape[0] == 0
 
 
+@lru_cache(maxsize=4096)
 def _cat_infer(*tensors: TensorMeta, dim: int) -> TensorMeta:
     parts = [meta for meta in tensors if not _skipped(meta)] or [tensors[0]]
     first = parts[0]

@@ -1,553 +1,445 @@
-"""Matrix products: matmul and its forms, linear, addmm, einsum, tensordot.
+"""Products: matmul and its family, inner and outer products, linear.
 
 Invariants
 ----------
-* Three records do all the work: ``mm`` (two matrices), ``bmm`` (batches of matrices, broadcasting)
-  and ``linear`` (with ``addmm`` beside it); everything else arranges operands for them by views.
+* `matmul` of stacks is one op whose leading dimensions broadcast; its gradient is summed down to
+  the operands by the engine, and a single matrix on the right gets its gradient as one product.
+* Operands have one dtype; mixing is an error, as in torch.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
-import numpy as np
-
-from refruntime import _dtypes
 from refruntime._dispatch import call
 from refruntime._dtypes import DType
 from refruntime._impl import TensorMeta, meta_of
 from refruntime._layout import broadcast_shapes
 from refruntime._ops.opdef import NO_PARAMS, OpDef, front, ops, register, require_tensor
-from refruntime._ops.samples import ErrorSample, Sample, T
+from refruntime._ops.reductions import torch_name
 from refruntime.errors import DTypeError, KernelMissingError, ShapeError
 from refruntime.kernels import matmul as kernels
 
 
-def _same_dtype(name: str, *metas: TensorMeta | None) -> DType:
-    known = [meta for meta in metas if meta is not None]
-    dtype = known[0].dtype
-    for meta in known[1:]:
+def _clash(op: str, what: str, a: Any, b: Any, remedy: str) -> NoReturn:
+    got = f"{tuple(a.shape)} and {tuple(b.shape)}"
+    raise ShapeError(op, what=what, expected="inner sizes that agree", got=got, remedy=remedy)
+
+
+def common_dtype(op: str, *metas: TensorMeta | None) -> DType:
+    """Return the one dtype of the operands.
+
+    Raises
+    ------
+    DTypeError
+        If they differ.
+    KernelMissingError
+        If it is bool.
+    """
+    present = [meta for meta in metas if meta is not None]
+    dtype = present[0].dtype
+    for meta in present[1:]:
         if meta.dtype is not dtype:
+            first, second = torch_name(dtype), torch_name(meta.dtype)
             raise DTypeError(
-                name,
-                what=f"expected m1 and m2 to have the same dtype, but got: {dtype.name} != "
-                f"{meta.dtype.name}",
+                op,
+                what=f"expected m1 and m2 to have the same dtype, but got: {first.lower()} != "
+                f"{second.lower()}",
                 expected=str(dtype),
                 got=str(meta.dtype),
-                remedy="convert one of them with .to(dtype)",
+                remedy="convert one of the operands with .to(dtype)",
             )
-    if not kernels.supports(dtype):
+    if dtype.kind == "b":
         raise KernelMissingError(
-            name, what=f'"{name}" not implemented for \'{dtype.name.capitalize()}\'',
-            expected="a numeric dtype", got=str(dtype), remedy="convert with .float()",
+            op, what=f"\"{op}\" not implemented for 'Bool'", expected="numbers", got=str(dtype),
+            remedy="convert the operands, for example with .float()",
         )  # fmt: skip
     return dtype
 
 
-def _check_inner(name: str, first: TensorMeta, second: TensorMeta) -> None:
-    if first.shape[-1] != second.shape[-2]:
-        shapes = f"({_times(first)} and {_times(second)})"
+def _require_ndim(op: str, name: str, meta: TensorMeta, ndim: int) -> None:
+    if meta.ndim != ndim:
+        kind = {1: "a vector", 2: "a matrix", 3: "a 3D tensor"}[ndim]
         raise ShapeError(
-            name,
-            what=f"mat1 and mat2 shapes cannot be multiplied {shapes}",
-            expected=f"{first.shape[-1]} rows in the second operand",
-            got=str(second.shape[-2]),
-            remedy="transpose or reshape an operand",
-        )
+            op, what=f"{name} must be {kind}", expected=f"{ndim} dimension(s)",
+            got=f"shape {tuple(meta.shape)}", remedy="use matmul, or reshape",
+        )  # fmt: skip
 
 
-def _times(meta: TensorMeta) -> str:
-    return "x".join(map(str, meta.shape))
+def _turned(x: Any) -> Any:
+    """Return the conjugate transpose of matrices."""
+    turned = ops.transpose(x, -2, -1)
+    return ops.conj(turned) if x.meta.dtype.is_complex else turned
 
 
-def _check_rank(name: str, meta: TensorMeta, rank: int, which: str) -> None:
-    if meta.ndim != rank:
-        raise ShapeError(
-            name,
-            what=f"{which} must be a {'matrix' if rank == 2 else f'{rank}D tensor'}",
-            expected=f"{rank} dimensions",
-            got=f"{meta.ndim} (shape {tuple(meta.shape)})",
-            remedy="use matmul, which takes any rank",
-        )
+# ---------------------------------------------------------------------------------------------
+# mm, bmm, and matmul of stacks
 
 
-def _mT(value: Any) -> Any:  # noqa: N802 - torch's name for the transpose of matrices
-    return ops.transpose(value, -2, -1)
+def _mm_infer(a: TensorMeta, b: TensorMeta) -> TensorMeta:
+    _require_ndim("mm", "self", a, 2)
+    _require_ndim("mm", "mat2", b, 2)
+    dtype = common_dtype("mm", a, b)
+    if a.shape[1] != b.shape[0]:
+        _mat_clash("mm", a, b)
+    return meta_of((a.shape[0], b.shape[1]), dtype, a.device)
 
 
-def _mm_infer(input: TensorMeta, mat2: TensorMeta) -> TensorMeta:
-    _check_rank("mm", input, 2, "self")
-    _check_rank("mm", mat2, 2, "mat2")
-    _check_inner("mm", input, mat2)
-    return meta_of((input.shape[0], mat2.shape[1]), _same_dtype("mm", input, mat2), input.device)
+def _mat_clash(op: str, a: TensorMeta, b: TensorMeta) -> NoReturn:
+    sizes = f"{a.shape[0]}x{a.shape[1]} and {b.shape[0]}x{b.shape[1]}"
+    what = f"mat1 and mat2 shapes cannot be multiplied ({sizes})"
+    _clash(op, what, a, b, "transpose or reshape an operand")
 
 
-def _product_vjp(product: str) -> Any:
-    def vjp(g: Any, n: Any) -> Any:
-        multiply = getattr(ops, product)
-        first = multiply(g, _mT(n.mat2)) if n.needs[0] else None
-        second = multiply(_mT(n.input), g) if n.needs[1] else None
-        return first, second
-
-    return vjp
-
-
-def _product_cost(input: TensorMeta, mat2: TensorMeta, **params: Any) -> dict[str, int]:
-    batch = input.numel // max(input.shape[-1], 1)
-    return {"flops": 2 * batch * input.shape[-1] * mat2.shape[-1]}
-
-
-def _mm_samples() -> Any:
-    for n, k, m in ((3, 4, 5), (1, 7, 1), (2, 0, 3)):
-        yield Sample((T((n, k)), T((k, m))), grad=k > 0)
-    yield Sample((T((3, 4), layout="transposed"), T((4, 2), layout="strided")), name="layouts")
-    yield Sample((T((3, 4), _dtypes.int64), T((4, 2), _dtypes.int64)), grad=False, name="int")
-
-
-def _mm_errors() -> Any:
-    yield ErrorSample((T((2, 3)), T((4, 5))), RuntimeError, r"cannot be multiplied \(2x3 and 4x5\)")
-    yield ErrorSample((T((2,)), T((4, 5))), RuntimeError, "must be a matrix")
-    yield ErrorSample((T((2, 2)), T((2, 2), _dtypes.float64)), RuntimeError, "same dtype")
+def _mm_vjp(g: Any, n: Any) -> tuple[Any, Any]:
+    ga = ops.mm(g, _turned(n.mat2)) if n.needs[0] else None
+    return ga, ops.mm(_turned(n.input), g) if n.needs[1] else None
 
 
 MM = register(
-    OpDef(
-        "mm", ("input", "mat2"), infer=_mm_infer, cpu=kernels.matmul_cpu, cuda=kernels.matmul_cuda,
-        vjp=_product_vjp("mm"), saves=("input", "mat2"), autocast="lower", cost=_product_cost,
-        samples=_mm_samples, error_samples=_mm_errors, reference=np.matmul,
-    )
+    OpDef("mm", ("input", "mat2"), infer=_mm_infer, cpu=kernels.matmul_cpu, vjp=_mm_vjp,
+          saves=("input", "mat2"), autocast="lower")
 )  # fmt: skip
 
 
 @front(MM)
 def mm(input: Any, mat2: Any, *, out: Any = None) -> Any:
-    """Return the product of two matrices, (n, k) and (k, m)."""
+    """Return the product of two matrices."""
+    require_tensor("mm", input)
     require_tensor("mm", mat2, "mat2")
     return call(MM, (input, mat2), NO_PARAMS, out)
 
 
-def _bmm_infer(input: TensorMeta, mat2: TensorMeta) -> TensorMeta:
-    _check_inner("bmm", input, mat2)
-    batch = broadcast_shapes(input.shape[:-2], mat2.shape[:-2], op="bmm")
-    shape = (*batch, input.shape[-2], mat2.shape[-1])
-    return meta_of(shape, _same_dtype("bmm", input, mat2), input.device)
+def _stack_infer(a: TensorMeta, b: TensorMeta) -> TensorMeta:
+    dtype = common_dtype("matmul", a, b)
+    if a.shape[-1] != b.shape[-2]:
+        what = (
+            f"Expected size for first two dimensions of batch2 tensor to be: [*, {a.shape[-1]}] but "
+            f"got: [*, {b.shape[-2]}]"
+        )
+        _clash("matmul", what, a, b, "transpose or reshape an operand")
+    batch = broadcast_shapes(a.shape[:-2], b.shape[:-2], op="matmul")
+    return meta_of((*batch, a.shape[-2], b.shape[-1]), dtype, a.device)
 
 
-def _bmm_samples() -> Any:
-    yield Sample((T((2, 3, 4)), T((2, 4, 5))))
-    yield Sample((T((3, 2, 4), layout="transposed"), T((3, 4, 1))), name="transposed")
-    yield Sample((T((0, 3, 4)), T((0, 4, 5))), grad=False, name="empty")
+def _stack_vjp(g: Any, n: Any) -> tuple[Any, Any]:
+    a, b = n.input, n.mat2
+    ga = _stacked(g, _turned(b)) if n.needs[0] else None
+    if not n.needs[1]:
+        return ga, None
+    if b.ndim == 2:
+        rows = ops.reshape(a, (-1, a.shape[-1]))
+        return ga, ops.mm(_turned(rows), ops.reshape(g, (-1, g.shape[-1])))
+    return ga, _stacked(_turned(a), g)
 
 
-BMM = register(
-    OpDef(
-        "bmm", ("input", "mat2"), infer=_bmm_infer, cpu=kernels.matmul_cpu,
-        cuda=kernels.matmul_cuda, vjp=_product_vjp("matmul"), saves=("input", "mat2"),
-        autocast="lower", cost=_product_cost, samples=_bmm_samples, reference=np.matmul,
-    )
+STACK = register(
+    OpDef("bmm", ("input", "mat2"), infer=_stack_infer, cpu=kernels.matmul_cpu, vjp=_stack_vjp,
+          saves=("input", "mat2"), autocast="lower")
 )  # fmt: skip
 
 
-@front(BMM)
+def _stacked(a: Any, b: Any, out: Any = None) -> Any:
+    """Multiply stacks of matrices whose leading dimensions broadcast."""
+    return call(STACK, (a, b), NO_PARAMS, out)
+
+
+@front(STACK)
 def bmm(input: Any, mat2: Any, *, out: Any = None) -> Any:
-    """Return the products of two batches of matrices, (b, n, k) and (b, k, m)."""
-    for which, value in (("batch1", input), ("batch2", mat2)):
-        require_tensor("bmm", value, which)
-        _check_rank("bmm", value.meta, 3, which)
-    if input.meta.shape[0] != mat2.meta.shape[0]:
-        raise ShapeError(
-            "bmm",
-            what="Expected size for first two dimensions of batch2 tensor to be: "
-            f"[{input.meta.shape[0]}, {input.meta.shape[2]}]",
-            expected=f"a batch of {input.meta.shape[0]}",
-            got=str(mat2.meta.shape[0]),
-            remedy="use matmul, which broadcasts batches",
+    """Return the products of two batches of matrices of one size."""
+    require_tensor("bmm", input)
+    require_tensor("bmm", mat2, "mat2")
+    _require_ndim("bmm", "batch1", input.meta, 3)
+    _require_ndim("bmm", "batch2", mat2.meta, 3)
+    (batch, _, inner), other = input.meta.shape, mat2.meta.shape
+    if other[0] != batch or other[1] != inner:
+        what = (
+            "Expected size for first two dimensions of batch2 tensor to be: "
+            f"[{batch}, {inner}] but got: [{other[0]}, {other[1]}]."
         )
-    return call(BMM, (input, mat2), NO_PARAMS, out)
+        _clash("bmm", what, input.meta, mat2.meta, "use matmul, which broadcasts")
+    return _stacked(input, mat2, out)
 
 
-@front()
+@front(STACK)
 def matmul(input: Any, other: Any, *, out: Any = None) -> Any:
-    """Return the matrix product with torch's rules for every rank.
+    """Return the matrix product of two tensors.
 
-    Two vectors give their dot product; a vector is a row on the left and a column on the right;
-    leading dimensions are batches and broadcast.
+    Vectors count as a row on the left and as a column on the right; with more than two dimensions
+    the leading ones broadcast.
     """
     require_tensor("matmul", input)
     require_tensor("matmul", other, "other")
     left, right = input.meta.ndim, other.meta.ndim
-    if left == 2 and right == 2:
-        return call(MM, (input, other), NO_PARAMS, out)
     if left == 0 or right == 0:
         raise ShapeError(
-            "matmul", what="both arguments to matmul need to be at least 1D",
-            expected="at least one dimension", got=f"{left}D and {right}D", remedy="use mul",
-        )  # fmt: skip
-    result = _matmul_any(input, other, left, right)
-    return result if out is None else _copied(out, result)
-
-
-def _matmul_any(input: Any, other: Any, left: int, right: int) -> Any:
+            "matmul",
+            what=f"both arguments to matmul need to be at least 1D, but they are {left}D and "
+            f"{right}D",
+            expected="one dimension or more",
+            got=f"{tuple(input.meta.shape)} and {tuple(other.meta.shape)}",
+            remedy="use mul for scalars",
+        )
+    if left == 2 and right == 2:
+        return mm(input, other, out=out)
+    if left == 1 and right == 1:
+        return dot(input, other, out=out)
+    if left == 2 and right == 1:
+        return mv(input, other, out=out)
     if left == 1:
-        input = ops.unsqueeze(input, 0)
+        return _into(ops.squeeze(matmul(ops.unsqueeze(input, 0), other), -2), out)
     if right == 1:
-        other = ops.unsqueeze(other, 1)
-    if left >= 3 and right <= 2:
-        # The batch of the left operand is only more rows: one product does them all.
-        rows = ops.reshape(input, (-1, input.meta.shape[-1])) if input.meta.numel else None
-        if rows is not None:
-            product = call(MM, (rows, other))
-            shape = (*input.meta.shape[:-1], other.meta.shape[-1])
-            result = ops.view(product, shape)
-            return ops.squeeze(result, -1) if right == 1 else result
-    batched = max(input.meta.ndim, other.meta.ndim) > 2
-    result = call(BMM if batched else MM, (input, other))
-    if left == 1:
-        result = ops.squeeze(result, -2)
-    return ops.squeeze(result, -1) if right == 1 else result
+        return _into(ops.squeeze(matmul(input, ops.unsqueeze(other, 1)), -1), out)
+    return _stacked(input, other, out)
 
 
-def _copied(out: Any, result: Any) -> Any:
-    if out.meta.shape != result.meta.shape:
-        raise ShapeError(
-            "matmul", expected=f"out of shape {tuple(result.meta.shape)}",
-            got=str(tuple(out.meta.shape)), remedy="drop out=",
-        )  # fmt: skip
-    return ops.copy_(out, result)
+def _into(result: Any, out: Any) -> Any:
+    return result if out is None else ops.copy_(out, result)
 
 
-@front()
-def dot(input: Any, tensor: Any, *, out: Any = None) -> Any:
-    """Return the dot product of two vectors of the same length."""
-    for which, value in (("self", input), ("tensor", tensor)):
-        require_tensor("dot", value, which)
-        if value.meta.ndim != 1:
+# ---------------------------------------------------------------------------------------------
+# Vectors
+
+
+def _dot_rule(name: str) -> Any:
+    def infer(a: TensorMeta, b: TensorMeta) -> TensorMeta:
+        if a.ndim != 1 or b.ndim != 1:
             raise ShapeError(
-                "dot", what=f"1D tensors expected, but got {value.meta.ndim}D",
-                expected="two vectors", got=str(tuple(value.meta.shape)), remedy="use matmul",
+                name, what=f"1D tensors expected, but got {a.ndim}D and {b.ndim}D tensors",
+                expected="two vectors", got=f"{tuple(a.shape)} and {tuple(b.shape)}",
+                remedy="use matmul, or flatten",
             )  # fmt: skip
-    if input.meta.shape != tensor.meta.shape:
-        raise ShapeError(
-            "dot", what="inconsistent tensor size, expected tensor of the same number of elements",
-            expected=str(input.meta.numel), got=str(tensor.meta.numel), remedy="check the lengths",
-        )  # fmt: skip
-    return matmul(input, tensor, out=out)
+        dtype = common_dtype(name, a, b)
+        if a.shape != b.shape:
+            what = (
+                "inconsistent tensor size, expected tensor [{}] and src [{}] to have the same "
+                "number of elements"
+            ).format(a.shape[0], b.shape[0])
+            _clash(name, what, a, b, "check the vectors' lengths")
+        return meta_of((), dtype, a.device)
+
+    return infer
 
 
-@front(aliases=("inner",))
-def vdot(input: Any, other: Any) -> Any:
-    """Return the dot product of two real vectors."""
-    if input.meta.ndim == 1 and other.meta.ndim == 1:
-        return dot(input, other)
-    return tensordot(input, other, ([-1], [-1]))
+def _conj(x: Any) -> Any:
+    return ops.conj(x) if x.meta.dtype.is_complex else x
 
 
-@front()
+DOT = register(
+    OpDef("dot", ("input", "tensor"), infer=_dot_rule("dot"), cpu=kernels.dot_cpu,
+          vjp=lambda g, n: (ops.mul(g, _conj(n.tensor)), ops.mul(g, _conj(n.input))),
+          saves=("input", "tensor"), autocast="lower")
+)  # fmt: skip
+VDOT = register(
+    OpDef("vdot", ("input", "tensor"), infer=_dot_rule("vdot"), cpu=kernels.vdot_cpu,
+          vjp=lambda g, n: (ops.mul(_conj(g), n.tensor), ops.mul(g, n.input)),
+          saves=("input", "tensor"))
+)  # fmt: skip
+
+
+@front(DOT)
+def dot(input: Any, tensor: Any, *, out: Any = None) -> Any:
+    """Return the inner product of two vectors."""
+    require_tensor("dot", input)
+    require_tensor("dot", tensor, "tensor")
+    return call(DOT, (input, tensor), NO_PARAMS, out)
+
+
+@front(DOT)
+def inner(input: Any, other: Any, *, out: Any = None) -> Any:
+    """Return the inner products over the last dimensions."""
+    require_tensor("inner", input)
+    if input.meta.ndim == 0 or other.meta.ndim == 0:
+        return ops.mul(input, other, out=out)
+    return _into(ops.tensordot(input, other, dims=([-1], [-1])), out)
+
+
+@front(VDOT)
+def vdot(input: Any, other: Any, *, out: Any = None) -> Any:
+    """Return the inner product of two vectors, the first conjugated."""
+    require_tensor("vdot", input)
+    return call(VDOT, (input, other), NO_PARAMS, out)
+
+
+def _mv_infer(a: TensorMeta, b: TensorMeta) -> TensorMeta:
+    _require_ndim("mv", "self", a, 2)
+    _require_ndim("mv", "vec", b, 1)
+    dtype = common_dtype("mv", a, b)
+    if a.shape[1] != b.shape[0]:
+        what = f"size mismatch, got input ({a.shape[0]}x{a.shape[1]}), vec ({b.shape[0]})"
+        _clash("mv", what, a, b, "check the vector's length")
+    return meta_of((a.shape[0],), dtype, a.device)
+
+
+def _mv_vjp(g: Any, n: Any) -> tuple[Any, Any]:
+    ga = outer(g, _conj(n.vec)) if n.needs[0] else None
+    return ga, ops.mv(_turned(n.input), g) if n.needs[1] else None
+
+
+MV = register(
+    OpDef("mv", ("input", "vec"), infer=_mv_infer, cpu=kernels.mv_cpu, vjp=_mv_vjp,
+          saves=("input", "vec"), autocast="lower")
+)  # fmt: skip
+
+
+@front(MV)
 def mv(input: Any, vec: Any, *, out: Any = None) -> Any:
-    """Return the product of a matrix (n, k) and a vector (k,)."""
+    """Return the product of a matrix and a vector."""
+    require_tensor("mv", input)
     require_tensor("mv", vec, "vec")
-    _check_rank("mv", input.meta, 2, "self")
-    if vec.meta.ndim != 1:
-        raise ShapeError(
-            "mv", what="vector + matrix @ vector expected", expected="a vector",
-            got=f"{vec.meta.ndim} dimensions", remedy="use matmul",
-        )  # fmt: skip
-    return matmul(input, vec, out=out)
+    return call(MV, (input, vec), NO_PARAMS, out)
 
 
 @front(aliases=("ger",))
 def outer(input: Any, vec2: Any, *, out: Any = None) -> Any:
-    """Return the outer product of two vectors, (n,) and (m,) to (n, m)."""
-    return ops.mul(ops.unsqueeze(input, 1), ops.unsqueeze(vec2, 0), out=out)
+    """Return the products of each pair of elements of two vectors."""
+    require_tensor("outer", input)
+    _require_ndim("outer", "self", input.meta, 1)
+    _require_ndim("outer", "vec2", vec2.meta, 1)
+    return ops.mul(ops.unsqueeze(input, 1), vec2, out=out)
 
 
 # ---------------------------------------------------------------------------------------------
-# Products with something added
+# Products with a sum
 
 
 def _addmm_infer(
-    input: TensorMeta, mat1: TensorMeta, mat2: TensorMeta, *, beta: float, alpha: float
+    input: TensorMeta, a: TensorMeta, b: TensorMeta, *, beta: Any, alpha: Any
 ) -> TensorMeta:
-    _check_rank("addmm", mat1, 2, "mat1")
-    _check_rank("addmm", mat2, 2, "mat2")
-    _check_inner("addmm", mat1, mat2)
-    dtype = _same_dtype("addmm", input, mat1, mat2)
-    shape = (mat1.shape[0], mat2.shape[1])
-    if tuple(broadcast_shapes(input.shape, shape, op="addmm")) != shape:
+    dtype = common_dtype("addmm", a, b, input)
+    if a.ndim == b.ndim == 2 and a.shape[1] != b.shape[0]:
+        _mat_clash("addmm", a, b)
+    result = _mm_infer(a, b) if a.ndim == b.ndim == 2 else _stack_infer(a, b)
+    if broadcast_shapes(input.shape, result.shape, op="addmm") != tuple(result.shape):
         raise ShapeError(
-            "addmm", what="the added tensor does not broadcast to the product",
-            expected=str(shape), got=str(tuple(input.shape)), remedy="reshape it",
+            "addmm", what=f"The expanded size of the tensor must match {list(result.shape)}",
+            expected=f"an input that broadcasts to {tuple(result.shape)}",
+            got=str(tuple(input.shape)), remedy="check the input's shape",
         )  # fmt: skip
-    return meta_of(shape, dtype, mat1.device)
+    return meta_of(result.shape, dtype, a.device)
 
 
-def _scaled(value: Any, factor: float) -> Any:
-    return value if factor == 1 else ops.mul(value, factor)
+def _scaled(x: Any, factor: Any) -> Any:
+    return x if factor == 1 else ops.mul(x, factor)
 
 
-def _addmm_vjp(g: Any, n: Any) -> Any:
-    added = _scaled(g, n.beta) if n.needs[0] else None
-    first = _scaled(mm(g, _mT(n.mat2)), n.alpha) if n.needs[1] else None
-    second = _scaled(mm(_mT(n.mat1), g), n.alpha) if n.needs[2] else None
-    return added, first, second
+def _addmm_vjp(g: Any, n: Any) -> tuple[Any, Any, Any]:
+    ga = _scaled(matmul(g, _turned(n.mat2)), n.alpha) if n.needs[1] else None
+    gb = _scaled(matmul(_turned(n.mat1), g), n.alpha) if n.needs[2] else None
+    return _scaled(g, n.beta) if n.needs[0] else None, ga, gb
 
 
-def _addmm_reference(
-    input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1
-) -> Any:
-    return beta * input + alpha * (mat1 @ mat2)
+def _addmm_op(name: str) -> OpDef:
+    return register(
+        OpDef(name, ("input", "mat1", "mat2"), infer=_addmm_infer, cpu=kernels.addmm_cpu,
+              vjp=_addmm_vjp, saves=("mat1", "mat2"), autocast="lower", inplace=True)
+    )  # fmt: skip
 
 
-def _addmm_samples() -> Any:
-    yield Sample((T((5,)), T((3, 4)), T((4, 5))))
-    yield Sample((T((3, 5)), T((3, 4)), T((4, 5))), {"beta": 0.5, "alpha": 2.0})
-    yield Sample((T((3, 1)), T((3, 4), layout="transposed"), T((4, 5))), {"beta": 0})
-
-
-ADDMM = register(
-    OpDef(
-        "addmm", ("input", "mat1", "mat2"), infer=_addmm_infer, cpu=kernels.addmm_cpu,
-        cuda=kernels.addmm_cuda, vjp=_addmm_vjp, saves=("mat1", "mat2"), inplace=True,
-        autocast="lower", samples=_addmm_samples, reference=_addmm_reference,
-    )
-)  # fmt: skip
+ADDMM = _addmm_op("addmm")
+BADDBMM = _addmm_op("baddbmm")
 
 
 @front(ADDMM, inplace=True)
 def addmm(
-    input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1, out: Any = None
+    input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1, out: Any = None
 ) -> Any:
     """Return ``beta * input + alpha * (mat1 @ mat2)``."""
+    require_tensor("addmm", input)
+    _require_ndim("addmm", "mat1", mat1.meta, 2)
+    _require_ndim("addmm", "mat2", mat2.meta, 2)
     return call(ADDMM, (input, mat1, mat2), {"beta": beta, "alpha": alpha}, out)
 
 
-@front()
-def addmv(input: Any, mat: Any, vec: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+@front(BADDBMM, inplace=True)
+def baddbmm(
+    input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1, out: Any = None
+) -> Any:
+    """Return ``beta * input + alpha * (batch1 @ batch2)`` for batches of matrices."""
+    require_tensor("baddbmm", input)
+    _require_ndim("baddbmm", "batch1", batch1.meta, 3)
+    _require_ndim("baddbmm", "batch2", batch2.meta, 3)
+    return call(BADDBMM, (input, batch1, batch2), {"beta": beta, "alpha": alpha}, out)
+
+
+@front(inplace=True)
+def addbmm(
+    input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1, out: Any = None
+) -> Any:
+    """Return ``beta * input`` plus `alpha` times the sum of the batch's products."""
+    total = _scaled(ops.sum(bmm(batch1, batch2), 0), alpha)
+    return ops.add(total, _scaled(input, beta), out=out) if beta != 0 else _into(total, out)
+
+
+@front(inplace=True)
+def addmv(
+    input: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1, out: Any = None
+) -> Any:
     """Return ``beta * input + alpha * (mat @ vec)``."""
-    return ops.add(_scaled(input, beta), _scaled(mv(mat, vec), alpha))
+    product = _scaled(mv(mat, vec), alpha)
+    return ops.add(_scaled(input, beta), product, out=out) if beta != 0 else _into(product, out)
 
 
-@front()
-def addr(input: Any, vec1: Any, vec2: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    """Return ``beta * input + alpha * outer(vec1, vec2)``."""
-    return ops.add(_scaled(input, beta), _scaled(outer(vec1, vec2), alpha))
+@front(inplace=True)
+def addr(
+    input: Any, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1, out: Any = None
+) -> Any:
+    """Return ``beta * input`` plus `alpha` times the outer product of two vectors."""
+    product = _scaled(outer(vec1, vec2), alpha)
+    return ops.add(_scaled(input, beta), product, out=out) if beta != 0 else _into(product, out)
 
 
-@front()
-def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    """Return ``beta * input + alpha * bmm(batch1, batch2)``."""
-    return ops.add(_scaled(input, beta), _scaled(bmm(batch1, batch2), alpha))
-
-
-@front()
-def addbmm(input: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    """Return ``beta * input + alpha`` times the sum of the products of the batch."""
-    return ops.add(_scaled(input, beta), _scaled(ops.sum(bmm(batch1, batch2), 0), alpha))
+# ---------------------------------------------------------------------------------------------
+# linear and bilinear
 
 
 def _linear_infer(input: TensorMeta, weight: TensorMeta, bias: TensorMeta | None) -> TensorMeta:
-    dtype = _same_dtype("linear", input, weight, bias)
-    _check_rank("linear", weight, 2, "weight")
-    if input.ndim == 0 or input.shape[-1] != weight.shape[1]:
-        rows = input.numel // max(input.shape[-1], 1) if input.ndim else 1
-        columns = input.shape[-1] if input.ndim else 1
+    dtype = common_dtype("linear", input, weight, bias)
+    inner_size = weight.shape[-1]
+    if input.ndim == 0 or input.shape[-1] != inner_size:
+        rows = input.numel // input.shape[-1] if input.ndim and input.shape[-1] else 0
+        width = input.shape[-1] if input.ndim else 0
+        turned = "x".join(map(str, reversed(weight.shape)))
+        what = f"mat1 and mat2 shapes cannot be multiplied ({rows}x{width} and {turned})"
+        _clash("linear", what, input, weight, "check in_features of the layer")
+    if bias is not None and tuple(bias.shape) not in (tuple(weight.shape[:-1]), (1,), ()):
         raise ShapeError(
-            "linear",
-            what=f"mat1 and mat2 shapes cannot be multiplied ({rows}x{columns} and "
-            f"{weight.shape[1]}x{weight.shape[0]})",
-            expected=f"inputs with {weight.shape[1]} features",
-            got=f"shape {tuple(input.shape)}",
-            remedy="check in_features of the layer, or flatten the input",
-        )
-    if bias is not None and tuple(bias.shape) not in ((weight.shape[0],), (1,)):
-        raise ShapeError(
-            "linear", expected=f"a bias of shape ({weight.shape[0]},)",
-            got=str(tuple(bias.shape)), remedy="one bias for each output feature",
+            "linear", expected=f"a bias of shape {tuple(weight.shape[:-1])}",
+            got=str(tuple(bias.shape)), remedy="make the bias as long as the weight has rows",
         )  # fmt: skip
-    return meta_of((*input.shape[:-1], weight.shape[0]), dtype, input.device)
+    return meta_of((*input.shape[:-1], *weight.shape[:-1]), dtype, input.device)
 
 
-def _linear_vjp(g: Any, n: Any) -> Any:
-    inputs = matmul(g, n.weight) if n.needs[0] else None
-    weights = bias = None
+def _linear_vjp(g: Any, n: Any) -> tuple[Any, Any, Any]:
+    x, weight = n.input, n.weight
+    gx = gw = gb = None
+    if n.needs[0]:
+        gx = matmul(g, _conj(weight)) if weight.ndim == 2 else outer_last(g, weight)
     if n.needs[1] or n.needs[2]:
-        rows = ops.reshape(g, (-1, g.meta.shape[-1]))
+        rows = ops.reshape(g, (-1, g.shape[-1])) if weight.ndim == 2 else ops.reshape(g, (-1, 1))
         if n.needs[1]:
-            weights = mm(_mT(rows), ops.reshape(n.input, (-1, n.input.meta.shape[-1])))
+            flat = ops.reshape(x, (-1, x.shape[-1]))
+            gw = ops.reshape(ops.mm(ops.transpose(rows, 0, 1), _conj(flat)), weight.shape)
         if n.needs[2]:
-            bias = ops.sum(rows, 0)
-    return inputs, weights, bias
+            gb = ops.reshape(ops.sum(rows, 0), n.metas[2].shape)
+    return gx, gw, gb
 
 
-def _linear_reference(input: Any, weight: Any, bias: Any = None) -> Any:
-    return input @ weight.T + (0 if bias is None else bias)
-
-
-def _linear_samples() -> Any:
-    yield Sample((T((4, 3)), T((5, 3)), T((5,))))
-    yield Sample((T((2, 4, 3)), T((5, 3)), T((5,))))
-    yield Sample((T((3,)), T((5, 3))), name="vector")
-    yield Sample((T((4, 3), layout="transposed"), T((5, 3), layout="transposed")), name="layouts")
-
-
-def _linear_errors() -> Any:
-    yield ErrorSample((T((4, 2)), T((5, 3))), RuntimeError, r"cannot be multiplied \(4x2 and 3x5\)")
+def outer_last(g: Any, weight: Any) -> Any:
+    """Return the gradient of a linear map onto one number: ``g`` times the weight vector."""
+    return ops.mul(ops.unsqueeze(g, -1), _conj(weight))
 
 
 LINEAR = register(
-    OpDef(
-        "linear", ("input", "weight", "bias"), infer=_linear_infer, cpu=kernels.linear_cpu,
-        cuda=kernels.linear_cuda, vjp=_linear_vjp, saves=("input", "weight"), autocast="lower",
-        backward_name="AddmmBackward0", samples=_linear_samples, error_samples=_linear_errors,
-        reference=_linear_reference,
-    )
+    OpDef("linear", ("input", "weight", "bias"), infer=_linear_infer, cpu=kernels.linear_cpu,
+          vjp=_linear_vjp, saves=("input", "weight"), autocast="lower",
+          backward_name="AddmmBackward0")
 )  # fmt: skip
 
 
 @front(LINEAR, method=False)
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
-    """Return ``input @ weight.T + bias``; `weight` is (out features, in features)."""
+    """Return ``input @ weight.T + bias`` over the last dimension of `input`."""
+    require_tensor("linear", input)
     require_tensor("linear", weight, "weight")
-    return call(LINEAR, (input, weight, bias))
-
-
-# ---------------------------------------------------------------------------------------------
-# Contractions
-
-
-@front(method=False)
-def tensordot(a: Any, b: Any, dims: Any = 2, out: Any = None) -> Any:
-    """Contract dimensions of two tensors: a number of trailing and leading ones, or two lists."""
-    if isinstance(dims, int):
-        left, right = list(range(-dims, 0)), list(range(dims))
-    else:
-        left, right = ([d] if isinstance(d, int) else list(d) for d in dims)
-    left = [d % a.meta.ndim for d in left]
-    right = [d % b.meta.ndim for d in right]
-    kept_a = [d for d in range(a.meta.ndim) if d not in left]
-    kept_b = [d for d in range(b.meta.ndim) if d not in right]
-    shape_a = [a.meta.shape[d] for d in kept_a]
-    shape_b = [b.meta.shape[d] for d in kept_b]
-    inner = int(np.prod([a.meta.shape[d] for d in left], dtype=np.int64))
-    rows = ops.reshape(ops.permute(a, (*kept_a, *left)), (int(np.prod(shape_a)), inner))
-    columns = ops.reshape(ops.permute(b, (*right, *kept_b)), (inner, int(np.prod(shape_b))))
-    return ops.reshape(mm(rows, columns), (*shape_a, *shape_b))
-
-
-@front(method=False)
-def chain_matmul(*matrices: Any) -> Any:
-    """Multiply matrices from left to right."""
-    operands = matrices[0] if len(matrices) == 1 else matrices
-    result = operands[0]
-    for matrix in operands[1:]:
-        result = matmul(result, matrix)
-    return result
-
-
-@front(method=False)
-def einsum(equation: Any, *operands: Any) -> Any:
-    """Sum products over repeated letters, for example ``einsum("bij,bjk->bik", a, b)``.
-
-    Operands are contracted from left to right, each pair by one batched matrix product.
-    """
-    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
-        operands = tuple(operands[0])
-    terms, output = _parse_equation(equation.replace(" ", ""), operands)
-    result, letters = _diagonalised(operands[0], terms[0])
-    for position in range(1, len(operands)):
-        other, more = _diagonalised(operands[position], terms[position])
-        later = set(output).union(*terms[position + 1 :])
-        result, letters = _contract(result, letters, other, more, later)
-    return _arranged(result, letters, output)
-
-
-def _parse_equation(equation: str, operands: tuple[Any, ...]) -> tuple[list[str], str]:
-    left, arrow, right = equation.partition("->")
-    terms = left.split(",")
-    if len(terms) != len(operands):
-        raise ShapeError(
-            "einsum", what="the number of subscripts differs from the number of operands",
-            expected=str(len(terms)), got=str(len(operands)), remedy="one term for each operand",
-        )  # fmt: skip
-    terms, dots = _without_ellipsis(terms, operands)
-    for term, operand in zip(terms, operands, strict=True):
-        if len(term) != operand.meta.ndim:
-            raise ShapeError(
-                "einsum", what=f"the subscript {term!r} does not match the operand",
-                expected=f"{len(term)} dimensions", got=str(operand.meta.ndim),
-                remedy="one letter for each dimension",
-            )  # fmt: skip
-    if arrow:
-        return terms, right.replace("...", dots)
-    joined = "".join(terms)
-    single = sorted(c for c in set(joined) if joined.count(c) == 1 and c not in dots)
-    return terms, dots + "".join(single)
-
-
-def _without_ellipsis(terms: list[str], operands: tuple[Any, ...]) -> tuple[list[str], str]:
-    """Replace each ellipsis by letters that no user writes, aligned to the right."""
-    widths = [
-        operand.meta.ndim - len(term.replace("...", "")) if "..." in term else 0
-        for term, operand in zip(terms, operands, strict=True)
-    ]
-    letters = "".join(chr(0x3B1 + i) for i in range(max(widths, default=0)))
-    replaced = [
-        term.replace("...", letters[len(letters) - width :])
-        for term, width in zip(terms, widths, strict=True)
-    ]
-    return replaced, letters
-
-
-def _diagonalised(operand: Any, term: str) -> tuple[Any, str]:
-    """Take the diagonal of dimensions that carry the same letter."""
-    for letter in dict.fromkeys(term):
-        while term.count(letter) > 1:
-            first = term.index(letter)
-            second = term.index(letter, first + 1)
-            operand = ops.diagonal(operand, 0, first, second)
-            term = term[:second] + term[second + 1 :]
-            term = term[:first] + term[first + 1 :] + letter
-    return operand, term
-
-
-def _contract(
-    a: Any, letters_a: str, b: Any, letters_b: str, later: set[str]
-) -> tuple[Any, str]:
-    """Multiply two operands, summing over the letters that nothing later needs."""
-    a, letters_a = _summed(a, letters_a, set(letters_b) | later)
-    b, letters_b = _summed(b, letters_b, set(letters_a) | later)
-    shared = [c for c in letters_a if c in letters_b]
-    batch = [c for c in shared if c in later]
-    inner = [c for c in shared if c not in later]
-    only_a = [c for c in letters_a if c not in shared]
-    only_b = [c for c in letters_b if c not in shared]
-    size = {c: a.meta.shape[i] for i, c in enumerate(letters_a)}
-    for i, c in enumerate(letters_b):
-        size[c] = max(size.get(c, 1), b.meta.shape[i])
-    left = _grouped(a, letters_a, (batch, only_a, inner), size)
-    right = _grouped(b, letters_b, (batch, inner, only_b), size)
-    product = call(BMM, (left, right))
-    shape = tuple(size[c] for c in (*batch, *only_a, *only_b))
-    return ops.reshape(product, shape), "".join((*batch, *only_a, *only_b))
-
-
-def _summed(operand: Any, letters: str, needed: set[str]) -> tuple[Any, str]:
-    gone = [i for i, c in enumerate(letters) if c not in needed]
-    if not gone:
-        return operand, letters
-    return ops.sum(operand, gone), "".join(c for c in letters if c in needed)
-
-
-def _grouped(operand: Any, letters: str, groups: Any, size: dict[str, int]) -> Any:
-    order = [letters.index(c) for group in groups for c in group]
-    arranged = ops.permute(operand, order)
-    full = tuple(size[c] for group in groups for c in group)
-    if tuple(arranged.meta.shape) != full:
-        arranged = ops.expand(arranged, full)
-    shape = [int(np.prod([size[c] for c in group], dtype=np.int64)) for group in groups]
-    return ops.reshape(arranged, shape)
-
-
-def _arranged(result: Any, letters: str, output: str) -> Any:
-    result, letters = _summed(result, letters, set(output))
-    return ops.permute(result, [letters.index(c) for c in output]) if letters else result
+    return call(LINEAR, (input, weight, bias), NO_PARAMS)

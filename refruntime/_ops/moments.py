@@ -19,6 +19,7 @@ from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
 from refruntime._ops.reductions import Dims, count_of, dims_of, reduced_meta, restored, spread
 from refruntime.errors import ArgumentValueError, DTypeError
 from refruntime.kernels import reduce as kernels
+from refruntime.kernels import reduce_cuda as gpu
 
 # ---------------------------------------------------------------------------------------------
 # Variance
@@ -67,11 +68,13 @@ def _std_vjp(g: Any, n: Any) -> Any:
 
 
 VAR = register(
-    OpDef("var", ("input",), infer=_var_rule("var"), cpu=kernels.var_cpu, vjp=_var_vjp,
+    OpDef("var", ("input",), infer=_var_rule("var"), cpu=kernels.var_cpu,
+          cuda=gpu.var_cuda, vjp=_var_vjp,
           saves=("input",))
 )  # fmt: skip
 STD = register(
-    OpDef("std", ("input",), infer=_var_rule("std"), cpu=kernels.std_cpu, vjp=_std_vjp,
+    OpDef("std", ("input",), infer=_var_rule("std"), cpu=kernels.std_cpu,
+          cuda=gpu.std_cuda, vjp=_std_vjp,
           saves=("input", "out"))
 )  # fmt: skip
 
@@ -94,6 +97,7 @@ def _var_mean_vjp(g: Any, n: Any) -> Any:
 
 VAR_MEAN = register(
     OpDef("var_mean", ("input",), infer=_var_mean_infer, cpu=kernels.var_mean_cpu,
+          cuda=gpu.var_mean_cuda,
           vjp=_var_mean_vjp, saves=("input",))
 )  # fmt: skip
 
@@ -211,6 +215,7 @@ def _power_norm_vjp(g: Any, x: Any, size: Any, norm: Any, order: float) -> Any:
 
 VECTOR_NORM = register(
     OpDef("linalg_vector_norm", ("input",), infer=_norm_infer, cpu=kernels.vector_norm_cpu,
+          cuda=gpu.vector_norm_cuda,
           vjp=_norm_vjp, saves=("input", "out"), autocast="float32",
           backward_name="LinalgVectorNormBackward0")
 )  # fmt: skip
@@ -274,6 +279,7 @@ def _logsumexp_vjp(g: Any, n: Any) -> Any:
 
 LOGSUMEXP = register(
     OpDef("logsumexp", ("input",), infer=_logsumexp_infer, cpu=kernels.logsumexp_cpu,
+          cuda=gpu.logsumexp_cuda,
           vjp=_logsumexp_vjp, saves=("input", "out"), autocast="float32")
 )  # fmt: skip
 

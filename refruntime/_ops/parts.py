@@ -28,6 +28,7 @@ from refruntime._ops.opdef import (
     require_tensor,
 )
 from refruntime._ops.samples import ErrorSample, Sample, T
+from refruntime._ops.view_plans import one_view
 from refruntime.errors import ShapeError
 
 Params = dict[str, Any]
@@ -275,6 +276,10 @@ def _fold_back(g: Any, shape: Any, dim: int, size: int, step: int) -> Any:
     return call(UNFOLD_BACKWARD, (g,), params)
 
 
+def _unfold_rule(meta: TensorMeta, *, dim: int, size: int, step: int) -> View:
+    return _layout.unfold(meta.shape, meta.strides, dim, size, step)
+
+
 def _unfold_vjp(g: Any, n: Any) -> Any:
     shape = tuple(n.metas[0].shape)
     dim = _layout.wrap_dim(n.dim, len(shape), "unfold")
@@ -291,9 +296,8 @@ UNFOLD = register(
     OpDef(
         "unfold",
         ("input",),
-        view=lambda meta, *, dim, size, step: _layout.unfold(
-            meta.shape, meta.strides, dim, size, step
-        ),
+        view=_unfold_rule,
+        run=one_view(_unfold_rule),
         vjp=_unfold_vjp,
         samples=lambda: [Sample((T((5,)), 0, 3, 1)), Sample((T((2, 6)), -1, 2, 3))],
         error_samples=lambda: [
@@ -391,6 +395,7 @@ AS_STRIDED = register(
         "as_strided",
         ("input",),
         view=_strided_rule,
+        run=one_view(_strided_rule),
         vjp=lambda g, n: call(AS_STRIDED_BACKWARD, (g,), {"base": n.metas[0], **n.params}),
         samples=lambda: [
             Sample((T((6,)), (3, 2), (1, 2), 1)),

@@ -24,6 +24,7 @@ from refruntime._ops.creation import checked_sizes, device_of, finish
 from refruntime._ops.opdef import Inplace, OpDef, front, ops, register, require_tensor
 from refruntime.errors import DTypeError, KernelMissingError, ShapeError
 from refruntime.kernels import random as kernels
+from refruntime.kernels import random_cuda as gpu
 
 Kernel = Callable[..., None]
 _TWO_TO_64 = 1 << 64
@@ -78,29 +79,26 @@ def _meta_param(*, meta: TensorMeta, **_: Any) -> TensorMeta:
     return meta
 
 
-def _fresh(fill: Kernel | None) -> Kernel | None:
+def _fresh(fill: Kernel) -> Kernel:
     """Return the creation kernel of a fill: the meta has done its part when memory is there."""
-    if fill is None:
-        return None
-    draw_into = fill
 
     def kernel(out: TensorImpl, *, meta: TensorMeta, **params: Any) -> None:
-        draw_into(out, **params)
+        fill(out, **params)
 
     return kernel
 
 
-def _creation(name: str, cpu: Kernel, cuda: Kernel | None) -> OpDef:
+def _creation(name: str, cpu: Kernel, cuda: Kernel) -> OpDef:
     """Register an op that makes a tensor of a given meta with a fill kernel."""
     return register(
         OpDef(name, (), infer=_meta_param, cpu=_fresh(cpu), cuda=_fresh(cuda), random=True)
     )
 
 
-RAND = _creation("rand", kernels.uniform_cpu, kernels.uniform_cuda)
-RANDN = _creation("randn", kernels.normal_cpu, kernels.normal_cuda)
-RANDINT = _creation("randint", kernels.integers_cpu, kernels.integers_cuda)
-RANDPERM = _creation("randperm", kernels.permutation_cpu, None)
+RAND = _creation("rand", kernels.uniform_cpu, gpu.uniform_cuda)
+RANDN = _creation("randn", kernels.normal_cpu, gpu.normal_cuda)
+RANDINT = _creation("randint", kernels.integers_cpu, gpu.integers_cuda)
+RANDPERM = _creation("randperm", kernels.permutation_cpu, gpu.permutation_cuda)
 
 
 def _wanted(
@@ -303,7 +301,7 @@ def randperm(
 # In-place fills
 
 
-def _filling(name: str, node: str, cpu: Kernel, cuda: Kernel | None = None) -> OpDef:
+def _filling(name: str, node: str, cpu: Kernel, cuda: Kernel) -> OpDef:
     """Register an op that draws anew into the place of its operand."""
 
     def infer(input: TensorMeta, **_: Any) -> TensorMeta:
@@ -317,17 +315,21 @@ def _filling(name: str, node: str, cpu: Kernel, cuda: Kernel | None = None) -> O
     )  # fmt: skip
 
 
-UNIFORM = _filling("uniform", "UniformBackward0", kernels.uniform_cpu, kernels.uniform_cuda)
+UNIFORM = _filling("uniform", "UniformBackward0", kernels.uniform_cpu, gpu.uniform_cuda)
 NORMAL_FILL = _filling(
-    "normal_fill", "NormalBackward0", kernels.normal_cpu, kernels.normal_cuda
+    "normal_fill", "NormalBackward0", kernels.normal_cpu, gpu.normal_cuda
 )
-RANDOM = _filling("random", "RandomBackward0", kernels.integers_cpu, kernels.integers_cuda)
+RANDOM = _filling("random", "RandomBackward0", kernels.integers_cpu, gpu.integers_cuda)
 EXPONENTIAL = _filling(
-    "exponential", "ExponentialBackward0", kernels.exponential_cpu, kernels.exponential_cuda
+    "exponential", "ExponentialBackward0", kernels.exponential_cpu, gpu.exponential_cuda
 )
-LOG_NORMAL = _filling("log_normal", "LogNormalBackward0", kernels.log_normal_cpu)
-CAUCHY = _filling("cauchy", "CauchyBackward0", kernels.cauchy_cpu)
-GEOMETRIC = _filling("geometric", "GeometricBackward0", kernels.geometric_cpu)
+LOG_NORMAL = _filling(
+    "log_normal", "LogNormalBackward0", kernels.log_normal_cpu, gpu.log_normal_cuda
+)
+CAUCHY = _filling("cauchy", "CauchyBackward0", kernels.cauchy_cpu, gpu.cauchy_cuda)
+GEOMETRIC = _filling(
+    "geometric", "GeometricBackward0", kernels.geometric_cpu, gpu.geometric_cuda
+)
 
 
 def _fill(op: OpDef, self: Any, generator: Any, words: int | None = None, **params: Any) -> Any:

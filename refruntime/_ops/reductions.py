@@ -20,6 +20,7 @@ from refruntime._layout import reduce_shape, wrap_dims
 from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
 from refruntime.errors import DTypeError
 from refruntime.kernels import reduce as kernels
+from refruntime.kernels import reduce_cuda as gpu
 
 Dims = tuple[int, ...] | None
 _ALL: dict[str, Any] = {"dim": None, "keepdim": False}
@@ -82,7 +83,8 @@ def _sum_infer(input: TensorMeta, *, dim: Dims, keepdim: bool, dtype: DType | No
 
 SUM = register(
     OpDef(
-        "sum", ("input",), infer=_sum_infer, cpu=kernels.sum_cpu, vjp=spread, autocast="float32",
+        "sum", ("input",), infer=_sum_infer, cpu=kernels.sum_cpu, cuda=gpu.sum_cuda, vjp=spread,
+        autocast="float32",
     )
 )  # fmt: skip
 
@@ -130,6 +132,7 @@ def _mean_vjp(g: Any, n: Any) -> Any:
 MEAN = register(
     OpDef(
         "mean", ("input",), infer=lru_cache(maxsize=4096)(_average_infer), cpu=kernels.mean_cpu,
+        cuda=gpu.mean_cuda,
         vjp=_mean_vjp,
     )
 )  # fmt: skip
@@ -162,7 +165,8 @@ def _nansum_vjp(g: Any, n: Any) -> Any:
 
 NANSUM = register(
     OpDef(
-        "nansum", ("input",), infer=_sum_infer, cpu=kernels.nansum_cpu, vjp=_nansum_vjp,
+        "nansum", ("input",), infer=_sum_infer, cpu=kernels.nansum_cpu, cuda=gpu.nansum_cuda,
+        vjp=_nansum_vjp,
         saves=("input",),
     )
 )  # fmt: skip
@@ -220,7 +224,8 @@ def _product_of_others(x: Any, dim: int) -> Any:
 
 PROD = register(
     OpDef(
-        "prod", ("input",), infer=_sum_infer, cpu=kernels.prod_cpu, vjp=_prod_vjp,
+        "prod", ("input",), infer=_sum_infer, cpu=kernels.prod_cpu, cuda=gpu.prod_cuda,
+        vjp=_prod_vjp,
         saves=("input", "out"), autocast="float32",
     )
 )  # fmt: skip
@@ -246,8 +251,12 @@ def _test_infer(input: TensorMeta, *, dim: Dims, keepdim: bool) -> TensorMeta:
     return reduced_meta(input, dim, keepdim, dtype)
 
 
-ANY = register(OpDef("any", ("input",), infer=_test_infer, cpu=kernels.any_cpu))
-ALL = register(OpDef("all", ("input",), infer=_test_infer, cpu=kernels.all_cpu))
+ANY = register(
+    OpDef("any", ("input",), infer=_test_infer, cpu=kernels.any_cpu, cuda=gpu.any_cuda)
+)
+ALL = register(
+    OpDef("all", ("input",), infer=_test_infer, cpu=kernels.all_cpu, cuda=gpu.all_cuda)
+)
 
 
 @front(ANY)
@@ -271,8 +280,9 @@ def _count_infer(input: TensorMeta, *, dim: Dims, keepdim: bool) -> TensorMeta:
 
 
 COUNT_NONZERO = register(
-    OpDef("count_nonzero", ("input",), infer=_count_infer, cpu=kernels.count_nonzero_cpu)
-)
+    OpDef("count_nonzero", ("input",), infer=_count_infer, cpu=kernels.count_nonzero_cpu,
+          cuda=gpu.count_nonzero_cuda)
+)  # fmt: skip
 
 
 @front(COUNT_NONZERO)

@@ -147,7 +147,9 @@ def make(
     if kind.is_floating_point and dtype is not None:
         kind = dtype
     values = _values(spec, rng, kind)
-    tensor = _laid_out(values, kind, spec.layout)
+    # Differences perturb one element at a time, so a leaf must not repeat its elements.
+    repeats = requires_grad and spec.layout == "expanded"
+    tensor = _laid_out(values, kind, "contiguous" if repeats else spec.layout)
     if requires_grad and spec.grad and kind.is_floating_point:
         tensor.autograd = AutogradMeta(True)
     return tensor

@@ -13,21 +13,20 @@ from typing import Any
 from refruntime import _dtypes
 from refruntime._dispatch import call
 from refruntime._dtypes import DType
-from refruntime._impl import TensorImpl, TensorMeta, empty_impl, meta_of
+from refruntime._impl import TensorImpl, TensorMeta, meta_of
 from refruntime._layout import broadcast_shapes
 from refruntime._ops.opdef import Inplace, OpDef, front, ops, register, require_tensor
 from refruntime._ops.random import (
     check_std,
     draw,
-    draw_continuous,
     out_of_range,
     randn,
     require_floating,
 )
 from refruntime.errors import ArgumentTypeError, DTypeError, ShapeError
 from refruntime.kernels import random as kernels
+from refruntime.kernels import random_cuda as gpu
 from refruntime.kernels import sampling
-from refruntime.kernels.copy import copy_cpu
 
 
 def _same(input: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
@@ -47,16 +46,16 @@ def _no_gradient(g: Any, n: Any) -> Any:
 
 BERNOULLI = register(
     OpDef("bernoulli", ("input",), infer=_same, cpu=kernels.bernoulli_of_cpu,
-          vjp=lambda g, n: ops.zeros_like(g), random=True)
+          cuda=gpu.bernoulli_of_cuda, vjp=lambda g, n: ops.zeros_like(g), random=True)
 )  # fmt: skip
 BERNOULLI_FILL = register(
     OpDef("bernoulli_fill", ("input",), infer=_itself, cpu=kernels.bernoulli_cpu,
-          cuda=kernels.bernoulli_cuda, vjp=lambda g, n: ops.zeros_like(g), inplace=True,
+          cuda=gpu.bernoulli_cuda, vjp=lambda g, n: ops.zeros_like(g), inplace=True,
           random=True, backward_name="BernoulliBackward0")
 )  # fmt: skip
 BERNOULLI_FILL_OF = register(
-    OpDef("bernoulli_fill_of", ("input", "p"), infer=_itself,
-          cpu=kernels.bernoulli_of_cpu, vjp=_no_gradient, inplace=True, random=True,
+    OpDef("bernoulli_fill_of", ("input", "p"), infer=_itself, cpu=kernels.bernoulli_of_cpu,
+          cuda=gpu.bernoulli_of_cuda, vjp=_no_gradient, inplace=True, random=True,
           backward_name="BernoulliBackward1")
 )  # fmt: skip
 
@@ -95,39 +94,7 @@ def bernoulli_(self: Any, p: Any = 0.5, *, generator: Any = None) -> Any:
 # Normal with a mean and a deviation for each element
 
 
-def _normal_infer(mean: Any, std: Any, **_: Any) -> TensorMeta:
-    metas = [value for value in (mean, std) if isinstance(value, TensorMeta)]
-    shape = broadcast_shapes(*[meta.shape for meta in metas], op="normal")
-    return meta_of(tuple(shape), metas[0].dtype, metas[0].device)
-
-
-def _normal_cpu(out: TensorImpl, mean: Any, std: Any, *, seed: int, offset: int) -> None:
-    target = out
-    if out.meta.dtype.itemsize < 4 or out.meta.dtype.is_complex:
-        # Half types are drawn and scaled in float32, and rounded once.
-        wide = _dtypes.complex64 if out.meta.dtype.is_complex else _dtypes.float32
-        target = empty_impl(meta_of(out.meta.shape, wide))
-    kernels.normal_cpu(target, mean=0.0, std=1.0, seed=seed, offset=offset)
-    values = target.array()
-    values *= _values(std, values.dtype)
-    values += _values(mean, values.dtype)
-    if target is not out:
-        copy_cpu(out, target)
-
-
-def _values(operand: Any, dtype: Any) -> Any:
-    if not isinstance(operand, TensorImpl):
-        return operand
-    return operand.array().astype(dtype, copy=False)
-
-
-NORMAL = register(
-    OpDef("normal", ("mean", "std"), infer=_normal_infer, cpu=_normal_cpu, vjp=_no_gradient,
-          random=True, backward_name="NormalBackward0")
-)  # fmt: skip
-
-
-@front(NORMAL, method=False)
+@front(method=False)
 def normal(
     mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Any = None, out: Any = None,
     dtype: DType | None = None, layout: Any = None, device: Any = None,
@@ -148,8 +115,19 @@ def normal(
             raise out_of_range("normal", what, "a negative one")
     else:
         check_std("normal", std)
-    meta = _normal_infer(*[v.meta if isinstance(v, TensorImpl) else v for v in (mean, std)])
-    return call(NORMAL, (mean, std), draw_continuous("normal", generator, meta), out)
+    return _spread_normal(mean, std, tensors, generator, out)
+
+
+def _spread_normal(mean: Any, std: Any, tensors: list[Any], generator: Any, out: Any) -> Any:
+    """Scale and shift standard normal numbers; half types are computed in float32."""
+    shape = broadcast_shapes(*[value.meta.shape for value in tensors], op="normal")
+    dtype = tensors[0].meta.dtype
+    numbers = randn(
+        tuple(shape), dtype=dtype.compute, device=tensors[0].meta.device, generator=generator
+    )
+    scale, shift = (ops.detach(v) if isinstance(v, TensorImpl) else v for v in (std, mean))
+    result = ops.to(ops.add(ops.mul(numbers, scale), shift), dtype)
+    return result if out is None else out.copy_(result)
 
 
 def _normal_of_size(mean: float, std: float, size: Any, **options: Any) -> Any:
@@ -176,7 +154,7 @@ def _categories_infer(cdf: TensorMeta, *, samples: int, **_: Any) -> TensorMeta:
 
 SAMPLE_CATEGORIES = register(
     OpDef("sample_categories", ("cdf",), infer=_categories_infer,
-          cpu=sampling.sample_categories_cpu, random=True)
+          cpu=sampling.sample_categories_cpu, cuda=gpu.sample_categories_cuda, random=True)
 )  # fmt: skip
 
 
@@ -255,7 +233,7 @@ def _poisson_cpu(out: TensorImpl, rate: TensorImpl, *, seed: int, offset: int) -
 
 
 POISSON = register(
-    OpDef("poisson", ("input",), infer=_same, cpu=_poisson_cpu,
+    OpDef("poisson", ("input",), infer=_same, cpu=_poisson_cpu, cuda=gpu.poisson_cuda,
           vjp=lambda g, n: ops.zeros_like(g), random=True)
 )  # fmt: skip
 

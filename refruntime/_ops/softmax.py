@@ -51,19 +51,23 @@ def _log_softmax_parts(g: Any, y: Any, *, dim: int) -> Any:
 
 SOFTMAX_BACKWARD = register(
     OpDef("softmax_backward", ("grad", "result"), infer=_backward_infer,
-          cpu=kernels.softmax_backward_cpu, decomposition=_softmax_parts)
+          cpu=kernels.softmax_backward_cpu, cuda=kernels.softmax_backward_cuda,
+          decomposition=_softmax_parts)
 )  # fmt: skip
 LOG_SOFTMAX_BACKWARD = register(
     OpDef("log_softmax_backward", ("grad", "result"), infer=_backward_infer,
-          cpu=kernels.log_softmax_backward_cpu, decomposition=_log_softmax_parts)
+          cpu=kernels.log_softmax_backward_cpu, cuda=kernels.log_softmax_backward_cuda,
+          decomposition=_log_softmax_parts)
 )  # fmt: skip
 
 SOFTMAX = register(
-    OpDef("softmax", ("input",), infer=_rule("softmax"), cpu=kernels.softmax_cpu, saves=("out",),
+    OpDef("softmax", ("input",), infer=_rule("softmax"), cpu=kernels.softmax_cpu,
+          cuda=kernels.softmax_cuda, saves=("out",),
           vjp=lambda g, n: call(SOFTMAX_BACKWARD, (g, n.out), {"dim": n.dim}), autocast="float32")
 )  # fmt: skip
 LOG_SOFTMAX = register(
     OpDef("log_softmax", ("input",), infer=_rule("log_softmax"), cpu=kernels.log_softmax_cpu,
+          cuda=kernels.log_softmax_cuda,
           saves=("out",), autocast="float32",
           vjp=lambda g, n: call(LOG_SOFTMAX_BACKWARD, (g, n.out), {"dim": n.dim}))
 )  # fmt: skip

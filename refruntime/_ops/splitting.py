@@ -14,27 +14,13 @@ from typing import Any
 
 from refruntime import _layout
 from refruntime._dispatch import call
-from refruntime._impl import TensorImpl, TensorMeta, alias, meta_of
+from refruntime._impl import TensorImpl, TensorMeta, meta_of
 from refruntime._layout import View, wrap_dim
 from refruntime._ops.arguments import int_of, ints_of
 from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
 from refruntime._ops.samples import Sample, T
+from refruntime._ops.view_plans import several_views
 from refruntime.errors import IndexRangeError, ShapeError
-
-
-def _run_pieces(op: OpDef, inputs: tuple[Any, ...], params: dict[str, Any]) -> tuple[Any, ...]:
-    """Make one view a piece."""
-    source: TensorImpl = inputs[0]
-    meta, itemsize = source.meta, source.meta.dtype.itemsize
-    assert op.view is not None
-    return tuple(
-        alias(
-            source,
-            meta_of(tuple(shape), meta.dtype, meta.device, tuple(strides)),
-            source.byte_offset + offset * itemsize,
-        )
-        for shape, strides, offset in op.view(meta, **params)
-    )
 
 
 def _infer_pieces(rule: Callable[..., tuple[View, ...]]) -> Callable[..., Any]:
@@ -90,7 +76,7 @@ UNBIND = register(
         ("input",),
         infer=_infer_pieces(_unbind_rule),
         view=_unbind_rule,
-        run=_run_pieces,
+        run=several_views(_unbind_rule),
         vjp=_unbind_vjp,
         samples=_unbind_samples,
         reference=lambda x, dim=0: [x.take(k, dim) for k in range(x.shape[dim])],
@@ -151,7 +137,7 @@ SPLIT = register(
         ("input",),
         infer=_infer_pieces(_split_rule),
         view=_split_rule,
-        run=_run_pieces,
+        run=several_views(_split_rule),
         vjp=_split_vjp,
         samples=_split_samples,
         reference=_split_reference,

@@ -29,6 +29,7 @@ from refruntime._ops.arguments import int_of, ints_of, spread_ints
 from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
 from refruntime._ops.parts import embed
 from refruntime._ops.samples import ErrorSample, Sample, T
+from refruntime._ops.view_plans import one_view
 from refruntime.errors import ShapeError
 
 # ---------------------------------------------------------------------------------------------
@@ -36,7 +37,7 @@ from refruntime.errors import ShapeError
 
 
 def _view_op(name: str, rule: Callable[..., View], vjp: Callable[..., Any], **fields: Any) -> OpDef:
-    return register(OpDef(name, ("input",), view=rule, vjp=vjp, **fields))
+    return register(OpDef(name, ("input",), view=rule, run=one_view(rule), vjp=vjp, **fields))
 
 
 def _view_rule(meta: TensorMeta, *, shape: tuple[int, ...]) -> View:

@@ -35,20 +35,19 @@ _sequence = itertools.count().__next__
 class Node:
     """A step of backward: gradients of its outputs in, gradients of its operands out."""
 
-    __slots__ = (
-        "__weakref__", "_metadata", "next_functions", "output_metas", "post_hooks", "pre_hooks",
-        "sequence_nr", "tensor_hooks",
-    )  # fmt: skip
+    # What most nodes never have stands on the class, and in the instance only when it is set.
+    __slots__ = ("__dict__", "__weakref__", "next_functions", "output_metas", "sequence_nr")
+
+    pre_hooks: OrderedDict[int, Callable[..., Any]] | None = None
+    post_hooks: OrderedDict[int, Callable[..., Any]] | None = None
+    # Hooks of the output tensors, by output number.
+    tensor_hooks: dict[int, Any] | None = None
+    _metadata: dict[str, Any] | None = None
 
     def __init__(self, next_functions: tuple[Edge, ...]) -> None:
         self.next_functions = next_functions
         self.sequence_nr = _sequence()
         self.output_metas: tuple[TensorMeta, ...] = ()
-        self.pre_hooks: OrderedDict[int, Callable[..., Any]] | None = None
-        self.post_hooks: OrderedDict[int, Callable[..., Any]] | None = None
-        # Hooks of the output tensors, and weak references to those that retain their gradient.
-        self.tensor_hooks: dict[int, Any] | None = None
-        self._metadata: dict[str, Any] | None = None
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -123,12 +122,17 @@ class AccumulateGrad(Node):
 
     __slots__ = ("variable",)
 
+    next_functions = ()
+    # It must run as soon as it can, before any op: gradients of leaves are then final early.
+    sequence_nr = 1 << 62
+
     def __init__(self, variable: TensorImpl) -> None:
-        super().__init__(())
-        # It must run as soon as it can, before any op: gradients of leaves are then final early.
-        self.sequence_nr = 1 << 62
         self.variable = variable
-        self.output_metas = (variable.meta,)
+
+    @property
+    def output_metas(self) -> tuple[TensorMeta, ...]:  # type: ignore[override]
+        """The meta of the leaf."""
+        return (self.variable.meta,)
 
     def apply(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
         from refruntime.autograd.accumulate import accumulate
@@ -153,11 +157,20 @@ class OpNode(Node):
         edges: tuple[Edge, ...] | None = None,
     ) -> None:
         # Written out, without the base's constructor: every recorded op passes here.
-        self.next_functions = edges = edges or tuple([gradient_edge(value) for value in inputs])
+        found, metas = [], []
+        for value in inputs:
+            if isinstance(value, TensorImpl):
+                metas.append(value.meta)
+                known = value.autograd
+                wanted = known is not None and known.requires_grad and edges is None
+                found.append(gradient_edge(value) if wanted else NO_EDGE)
+            else:
+                metas.append(value)
+                found.append(NO_EDGE)
+        self.next_functions = edges = edges or tuple(found)
         self.sequence_nr = _sequence()
-        self.pre_hooks = self.post_hooks = self.tensor_hooks = self._metadata = None
         self.needs = tuple([edge[0] is not None for edge in edges])
-        self.metas = tuple([v.meta if isinstance(v, TensorImpl) else v for v in inputs])
+        self.metas = tuple(metas)
         self.params = params
         self.saved: list[Any] | None = None
         if self.save_plan:
@@ -182,7 +195,10 @@ class OpNode(Node):
             if kind in ("out", "outs"):
                 value = outputs if kind == "out" else outputs[index]
                 assert self.saved is not None
-                self.saved[position] = SavedValue(value, True, index)
+                # An output without gradient has no history to give back.
+                self.saved[position] = SavedValue(
+                    value, index not in self.op.nondiff_outputs, index
+                )
 
     save_plan: tuple[tuple[str, int], ...] = ()
 

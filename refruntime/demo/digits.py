@@ -72,7 +72,7 @@ def evaluate(model: Any, dataset: TensorDataset) -> float:
     """Return the share of a dataset that the model reads correctly."""
     model.eval()
     correct = 0
-    for images, labels in DataLoader(dataset, batch_size=256):
+    for images, labels in DataLoader(dataset, batch_size=64):
         correct += (model(images).argmax(1) == labels).sum().item()
     return float(correct / len(dataset))
 
@@ -89,7 +89,7 @@ def main(epochs: int = 12) -> None:
     """Train and print a line for each epoch."""
     torch.manual_seed(0)
     train, test = load_digits()
-    loader = DataLoader(train, batch_size=64, shuffle=True)
+    loader: DataLoader[Any] = DataLoader(train, batch_size=64, shuffle=True)
     model, optimizer, schedule = build(epochs, len(loader))
     for epoch in range(1, epochs + 1):
         loss = train_epoch(model, loader, optimizer, lambda _: schedule.step())

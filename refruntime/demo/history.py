@@ -8,7 +8,7 @@ Invariants
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ MAX_POINTS = 1200
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment of the run: what begins there, and the number of its training step."""
+    """A moment of the run: what begins there, and the number of its training step (0: none)."""
 
     time_us: int
     label: str
@@ -48,22 +48,24 @@ def peak(samples: Iterable[tuple[int, Sample]]) -> tuple[int, Sample]:
     return max(samples, key=lambda pair: sum(pair[1].by_category))
 
 
-def thin(samples: Sequence[Sample], limit: int = MAX_POINTS) -> list[Sample]:
-    """Return at most about `limit` samples: the largest of each run of neighbours, and the last."""
+def thin(samples: Sequence[Sample], limit: int = MAX_POINTS) -> list[int]:
+    """Return the places of about `limit` samples: the largest of each run, and the last."""
     width = -(-len(samples) // limit)
-    runs = (samples[start : start + width] for start in range(0, len(samples), width))
-    kept = [max(run, key=lambda sample: sum(sample.by_category)) for run in runs]
-    if kept and kept[-1] is not samples[-1]:
-        kept.append(samples[-1])
+    runs = (range(start, min(start + width, len(samples))) for start in range(0, len(samples), width))
+    kept = [max(run, key=lambda place: sum(samples[place].by_category)) for run in runs]
+    if kept and kept[-1] != len(samples) - 1:
+        kept.append(len(samples) - 1)
     return kept
 
 
 def curve(samples: Sequence[Sample], marks: Sequence[Mark]) -> MemoryCurve:
     """Return the memory curve of some samples; categories that never occur are left out."""
-    points = thin(samples)
+    places = thin(samples)
+    points = [samples[place] for place in places]
     names = [name for name in CATEGORIES if any(p.by_category[number(name)] for p in points)]
-    begin = points[0].time_us
+    begin = samples[0].time_us
     return {
+        "event": places,
         "time": [round((p.time_us - begin) / 1e6, 6) for p in points],
         "categories": [
             {
@@ -92,14 +94,19 @@ def label_at(time_us: int, marks: Sequence[Mark]) -> str:
     return f"step {mark.step}, {mark.label}" if mark.step else mark.label
 
 
-def step_of(time_us: int, samples: Sequence[Sample], marks: Sequence[Mark]) -> list[Sample]:
-    """Return the samples of the training step that was running at a moment."""
-    place = bisect_right(marks, time_us, key=lambda mark: mark.time_us) - 1
-    step = marks[max(place, 0)].step
-    own = [mark.time_us for mark in marks if mark.step == step]
-    later = [mark.time_us for mark in marks if mark.time_us > own[-1]]
-    end = later[0] if later else samples[-1].time_us
-    return [sample for sample in samples if own[0] <= sample.time_us <= end]
+def largest_step(samples: Sequence[Sample], marks: Sequence[Mark]) -> list[Sample]:
+    """Return the samples of the training step that reached the most bytes in use.
+
+    A step lasts from its first mark to the next mark that is not its own.
+    """
+    spans: list[list[Sample]] = []
+    bounds = [mark for i, mark in enumerate(marks) if i == 0 or mark.step != marks[i - 1].step]
+    times = [sample.time_us for sample in samples]
+    for mark, after in zip(bounds, [*bounds[1:], None], strict=True):
+        if mark.step:
+            end = len(samples) if after is None else bisect_right(times, after.time_us)
+            spans.append(list(samples[bisect_left(times, mark.time_us) : end]))
+    return max(spans, key=lambda span: max((sum(s.by_category) for s in span), default=0))
 
 
 def segments_after(events: Iterable[TraceEvent]) -> list[Segment]:

@@ -35,9 +35,9 @@ class Watch:
         self.marks: list[Mark] = []
         self.step = 0
 
-    def note(self, label: str) -> None:
+    def note(self, label: str, in_step: bool = True) -> None:
         """Mark the start of a phase."""
-        self.marks.append(Mark(now_us(), label, self.step))
+        self.marks.append(Mark(now_us(), label, self.step if in_step else 0))
 
     def attach(self, model: Any, optimizer: Any) -> None:
         """Mark forward, backward and update of each training step, through hooks."""
@@ -47,7 +47,7 @@ class Watch:
                 self.step += 1
                 self.note("forward")
             else:
-                self.note("evaluation")
+                self.note("evaluation", in_step=False)
 
         def end(module: Any, args: Any, output: Any) -> None:
             if module.training:
@@ -64,11 +64,12 @@ def run(epochs: int) -> tuple[dict[str, Any], str]:
     allocator.record(True)
     begin = time.perf_counter()
     watch = Watch()
-    training = _train(epochs, watch)
+    training, alive = _train(epochs, watch)
     seconds = time.perf_counter() - begin
     stats = allocator.stats()
     allocator.record(False)
     print("\n" + allocator.summary())
+    del alive
     strategies = _replays(allocator.trace)
     outcome = {
         "accuracy": training["epochs"][-1]["accuracy"],
@@ -82,8 +83,8 @@ def run(epochs: int) -> tuple[dict[str, Any], str]:
     return outcome, report.render(_report_data(outcome, training, events, watch.marks, strategies))
 
 
-def _train(epochs: int, watch: Watch) -> dict[str, Any]:
-    """Train for some epochs, printing a line for each; return losses and epochs."""
+def _train(epochs: int, watch: Watch) -> tuple[dict[str, Any], Any]:
+    """Train for some epochs, printing a line for each; return losses and epochs, and the model."""
     torch.manual_seed(0)
     train, test = digits.load_digits()
     loader: DataLoader[Any] = DataLoader(train, batch_size=BATCH, shuffle=True)
@@ -108,7 +109,7 @@ def _train(epochs: int, watch: Watch) -> dict[str, Any]:
         seconds = time.perf_counter() - begin
         rows.append({"epoch": epoch, "loss": loss, "accuracy": accuracy, "seconds": seconds})
         print(f"epoch {epoch:2}  loss {loss:.4f}  test accuracy {accuracy:7.2%}  {seconds:.2f} s")
-    return {"loss": [round(loss, 5) for loss in losses], "epochs": rows}
+    return {"loss": [round(loss, 5) for loss in losses], "epochs": rows}, (model, optimizer)
 
 
 def _replays(trace: alloc.Trace) -> list[StrategyResult]:
@@ -143,8 +144,7 @@ def _report_data(
 ) -> ReportData:  # fmt: skip
     pairs = list(history.indexed_samples(events))
     samples = [sample for _, sample in pairs]
-    index, highest = history.peak(pairs)
-    step = history.step_of(highest.time_us, samples, marks)
+    index, _ = history.peak(pairs)
     return {
         "title": "A convnet learns to read handwritten digits",
         "lead": "Two convolutions and a linear layer, trained with AdamW on the UCI digits. "
@@ -154,7 +154,7 @@ def _report_data(
         "training": training,
         "memory": {
             "run": history.curve(samples, marks),
-            "step": history.curve(step, marks),
+            "step": history.curve(history.largest_step(samples, marks), marks),
         },
         "segments": history.segments_after(events[: index + 1]),
         "strategies": strategies,

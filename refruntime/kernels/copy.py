@@ -17,6 +17,7 @@ from __future__ import annotations
 import ctypes
 import warnings
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -214,15 +215,21 @@ def fill_cpu(out: TensorImpl, value: float | complex) -> None:
     if dense and number == 0 and np.copysign(1.0, number) > 0:
         _clear(out.address(), meta.nbytes)
         return
-    graph = single(_CONSTANT, meta.dtype, "", "f" if isinstance(number, float) else "i")
-    kernel = kernel_for(graph, (), (meta.dtype,))
+    _fill_plan(meta, "f" if isinstance(number, float) else "i")(out.address(), number)
+
+
+@lru_cache(maxsize=4096)
+def _fill_plan(meta: TensorMeta, kind: str) -> Callable[..., int]:
+    """Return what fills memory of this meta, given its address and the number."""
+    kernel = kernel_for(single(_CONSTANT, meta.dtype, "", kind), (), (meta.dtype,))
     grain = config.parallel_grain
-    if dense:
-        launch.parallel_for(kernel.flat, meta.numel, grain, out.address(), number)
-        return
+    if is_dense(meta.shape, meta.strides):
+        flat = kernel.flat
+        return lambda to, number: launch.parallel_for(flat, meta.numel, grain, to, number)
     table = _fill_table(meta)
-    launch.parallel_for(
-        kernel.for_table(table.tolist()), meta.numel, grain, table.ctypes.data, out.address(), number
+    strided = kernel.for_table(table.tolist())
+    return lambda to, number: launch.parallel_for(
+        strided, meta.numel, grain, table.ctypes.data, to, number
     )
 
 

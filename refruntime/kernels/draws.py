@@ -35,6 +35,7 @@ from refruntime.kernels.philox import (
 from refruntime.kernels.variants import T, load_T, ptr_T, store_T, template
 
 _ZERO = np.uint64(0)
+_ONE = np.uint64(1)
 
 
 @exact
@@ -200,7 +201,7 @@ def exponential_f64(out, n, seed, offset, rate, start, stop):  # type: ignore[no
 def permutation_keys(out, n, seed, offset, index_bits, start, stop):  # type: ignore[no-untyped-def]
     """Fill with keys whose lower bits are the position and whose upper bits are random.
 
-    All keys differ, so every sort gives the same order.
+    All keys differ and none is negative, so every sort gives the same order.
     """
     p = ptr_u64(out)
     words = np.empty(SCRATCH, np.uint32)
@@ -209,7 +210,7 @@ def permutation_keys(out, n, seed, offset, index_bits, start, stop):  # type: ig
         fill_words(words, seed, offset + np.uint64(block), blocks)
         base = 2 * block
         for i in range(min(2 * blocks, n - base)):
-            value = word_pair(words, i) >> index_bits
+            value = word_pair(words, i) >> (index_bits + _ONE)
             p[base + i] = (value << index_bits) | np.uint64(base + i)
 
 

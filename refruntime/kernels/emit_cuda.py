@@ -6,7 +6,7 @@ None; compiled modules are kept by `jit`.
 
 Invariants
 ----------
-* The source is one ``extern "C"`` kernel in the subset that `cuda/common.cuh` describes, so that the
+* The source is one kernel, without templates, in the subset that `cuda/common.cuh` describes, so that the
   tests can also run it as host C++.
 * Parameters in order: outputs, inputs, immediates (``double`` or ``long long``), a table of byte
   strides (strided form only), the number of elements.
@@ -82,7 +82,7 @@ def cuda_source(
     lines = [
         '#include "pointwise.cuh"',
         "",
-        f'extern "C" __global__ void {kernel_name(graph, strided)}({parameters}) {{',
+        f"__global__ void {kernel_name(graph, strided)}({parameters}) {{",
         *[f"    {line}" for line in lowering.preamble],
         "    for (index_t i = global_thread(); i < count; i += global_threads()) {",
         *[f"        {line}" for line in body],
@@ -136,7 +136,7 @@ def _kernel(
     graph: Graph, in_dtypes: tuple[DType, ...], out_dtypes: tuple[DType, ...], strided: bool
 ) -> Any:
     source = jit.expanded(cuda_source(graph, in_dtypes, out_dtypes, strided))
-    return jit.compiled_source(source, kernel_name(graph, strided))
+    return jit.compiled(source, kernel_name(graph, strided))
 
 
 def elementwise_cuda(

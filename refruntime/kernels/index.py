@@ -2,7 +2,8 @@
 
 State
 -----
-`_plans` keeps, for each combination of layouts that was met, the table that the walk reads.
+`_plans` keeps, for each combination of layouts that was met, the table that the walk reads;
+`_kernels` the compiled walk of each operation and dtype.
 
 A walk goes over a space of positions. At position p it pairs an element of a *plain* operand
 (values read or written in order) with an element of `x`::
@@ -32,11 +33,13 @@ from typing import Any
 import numpy as np
 
 from refruntime import _dtypes
+from refruntime._dtypes import DType
 from refruntime._impl import TensorImpl
 from refruntime._layout import collapse
-from refruntime._native import device_function, ptr_i64
+from refruntime._native import NativeKernel, device_function, native, ptr_i64
 from refruntime.errors import ShapeError
 from refruntime.kernels import launch
+from refruntime.kernels.copy import contiguous_impl
 from refruntime.kernels.gpu import bits_of, fault_cell
 from refruntime.kernels.variants import (
     Placeholder,
@@ -263,6 +266,7 @@ class _Plan:
 
 _MAX_PLANS = 4096
 _plans: dict[tuple[Route, bool], _Plan] = {}
+_kernels: dict[tuple[Any, DType], NativeKernel] = {}
 
 
 def _plan_of(route: Route, reads: bool) -> _Plan:
@@ -313,14 +317,23 @@ def _as_pairs(route: Route) -> Route:
 Fault = tuple[int, int]
 
 
+@native("int64(int64, int64, int64, int64)")
+def first_outside(entries, count, low, high):  # type: ignore[no-untyped-def]
+    """Return the place of the first of `count` int64 entries outside [low, high), or -1."""
+    p = ptr_i64(entries)
+    for i in range(count):
+        if p[i] < low or p[i] >= high:
+            return i
+    return -1
+
+
 def _first_fault(indices: Sequence[TensorImpl], route: Route) -> Fault | None:
     for t, (index, (_, size, _)) in enumerate(zip(indices, route.indices, strict=True)):
-        entries = index.array()
-        low, high = (int(entries.min()), int(entries.max())) if entries.size else (0, 0)
-        if high >= size and entries.size:
-            return t, high
-        if low < (-size if route.wrap else 0):
-            return t, low
+        low = -size if route.wrap else 0
+        entries = contiguous_impl(index)
+        place = first_outside(entries.address(), entries.meta.numel, low, size)
+        if place >= 0:
+            return t, int(entries.array().reshape(-1)[place])
     return None
 
 
@@ -360,10 +373,11 @@ def run_walk(
     table = plan.table.copy()
     for slot, index in zip(plan.slots, indices, strict=True):
         table[slot] = index.address()
-    launch.parallel_for(
-        walk.for_dtypes(T=dtype, move=op), plan.total, plan.grain, table.ctypes.data,
-        plain.address(), x.address(),
-    )  # fmt: skip
+    kernel = _kernels.get((op, dtype))
+    if kernel is None:
+        kernel = _kernels[op, dtype] = walk.for_dtypes(T=dtype, move=op)
+    address = table.__array_interface__["data"][0]
+    launch.parallel_for(kernel, plan.total, plan.grain, address, plain.address(), x.address())
     if table[FAULT]:
         return int(table[FAULT]) - 1, int(table[VALUE])
     return None
@@ -398,14 +412,14 @@ def run_walk_cuda(
     )  # fmt: skip
     addresses = plain.address(), x.address()
     cover = launch.cover(count)
+    bits = bits_of(x.meta.dtype)
     if op is get:
-        launch.raw("index", "index_get", (bits_of(x.meta.dtype),), *cover, (*addresses, *args))
+        launch.raw("index", "index_get", (bits,), *cover, (*addresses, *args))
     elif op is put:
-        names = (bits_of(x.meta.dtype),)
-        launch.raw("index", "index_put", names, *cover, (*addresses[::-1], *args))
+        launch.raw("index", "index_put", (bits,), *cover, (*addresses[::-1], *args))
     else:
-        names = (_COMBINING[op.__name__], x.meta.dtype.ctype)
-        launch.raw("index", "index_combine", names, *cover, (*addresses[::-1], *args))
+        pair = (_COMBINING[op.__name__], x.meta.dtype.ctype)
+        launch.raw("index", "index_combine", pair, *cover, (*addresses[::-1], *args))
 
 
 def _indices_argument(

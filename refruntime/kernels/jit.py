@@ -29,30 +29,23 @@ def expanded(text: str) -> str:
 
 
 @lru_cache(maxsize=None)
-def compiled_source(source: str, name: str) -> Any:
-    """Return the kernel ``extern "C" name`` of a source; call it with grid, block and arguments.
+def compiled(source: str, expression: str) -> Any:
+    """Return a kernel of a source by its name expression; call it with grid, block, arguments.
 
     Raises
     ------
     OptionalDependencyError
         If CuPy cannot be imported.
     """
-    module = _optional.cupy.RawModule(code=source, options=OPTIONS)
-    return module.get_function(name)
+    module = _optional.cupy.RawModule(
+        code=source, options=OPTIONS, name_expressions=(expression,)
+    )
+    return module.get_function(expression)
 
 
-@lru_cache(maxsize=None)
 def compiled_instance(file: str, expression: str) -> Any:
     """Return an instance of a kernel template of ``cuda/<file>.cu``, by its name expression.
 
     Each instance is compiled by itself: a program uses few of the many that a file offers.
     """
-    module = _optional.cupy.RawModule(
-        code=cuda_instances.source(file), options=OPTIONS, name_expressions=(expression,)
-    )
-    return module.get_function(expression)
-
-
-def numba_cuda() -> Any:
-    """Return the module ``numba.cuda``, imported now: from numba-cuda where that is installed."""
-    return importlib.import_module("numba.cuda")
+    return compiled(cuda_instances.source(file), expression)

@@ -8,8 +8,9 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
-from refruntime._impl import TensorImpl, alias, meta_of
+from refruntime._impl import TensorImpl, TensorMeta, alias, meta_of
 from refruntime.kernels import launch
 from refruntime.kernels.copy import copy_cpu, copy_cuda
 from refruntime.kernels.gpu import bits_of, sides, struct
@@ -17,13 +18,22 @@ from refruntime.kernels.gpu import bits_of, sides, struct
 
 def join_cpu(out: TensorImpl, tensors: Sequence[TensorImpl], dim: int) -> None:
     """Copy `tensors` into `out`, one behind the other along `dim`."""
-    meta = out.meta
-    step = meta.strides[dim] * meta.dtype.itemsize if meta.ndim else 0
-    offset = out.byte_offset
-    for tensor in tensors:
-        place = meta_of(tuple(tensor.meta.shape), meta.dtype, meta.device, meta.strides)
-        copy_cpu(alias(out, place, offset), tensor)
-        offset += tensor.meta.shape[dim] * step
+    places = _places(out.meta, tuple([tensor.meta for tensor in tensors]), dim)
+    for tensor, (meta, offset) in zip(tensors, places, strict=True):
+        copy_cpu(alias(out, meta, out.byte_offset + offset), tensor)
+
+
+@lru_cache(maxsize=4096)
+def _places(
+    out: TensorMeta, tensors: tuple[TensorMeta, ...], dim: int
+) -> tuple[tuple[TensorMeta, int], ...]:
+    """Return where each part goes: the meta of its place in `out` and the byte offset."""
+    places = []
+    offset = 0
+    for meta in tensors:
+        places.append((meta_of(tuple(meta.shape), out.dtype, out.device, out.strides), offset))
+        offset += meta.shape[dim] * out.strides[dim] * out.dtype.itemsize
+    return tuple(places)
 
 
 # ---------------------------------------------------------------------------------------------

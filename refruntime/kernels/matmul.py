@@ -1,10 +1,14 @@
-"""Matrix products: BLAS through NumPy on the CPU, cuBLAS through CuPy on a GPU.
+"""Matrix products on the CPU: BLAS through NumPy, on views of our memory.
+
+State
+-----
+None.
 
 Invariants
 ----------
-* Operands are read in place, transposed ones too; the result is written in place when BLAS can.
-* Half types multiply in float32 and are rounded once.
-* Batch dimensions broadcast.
+* BLAS sees matrices with one unit stride; others are copied first, for NumPy's own loop over such
+  layouts is a hundred times slower.
+* Half types are multiplied in float32 and rounded once. Integers use NumPy's exact loop.
 """
 
 from __future__ import annotations
@@ -13,110 +17,133 @@ from typing import Any
 
 import numpy as np
 
-from refruntime import _dtypes, _optional
-from refruntime._impl import TensorImpl, array_of
+from refruntime._dtypes import DType
+from refruntime._impl import TensorImpl, empty_impl, meta_of
+from refruntime.kernels.copy import contiguous_impl, copy_cpu
+from refruntime.kernels.reduce import cast_impl
 
 Array = np.ndarray[Any, Any]
 
 
-def matmul_cpu(out: TensorImpl, input: TensorImpl, other: TensorImpl) -> None:
-    """Write ``input @ other`` into `out`; matrices, or batches of them that broadcast."""
-    _into(out, _product(_wide(input), _wide(other), _direct(out)))
+def _blas_ready(x: TensorImpl) -> bool:
+    """Whether the last two dimensions are a matrix that BLAS can read, transposed or not."""
+    meta = x.meta
+    if meta.contiguous or meta.ndim < 2:
+        return meta.contiguous or meta.ndim == 0 or meta.strides[-1] > 0
+    rows, columns = meta.shape[-2:]
+    down, across = meta.strides[-2:]
+    as_it_is = across == 1 and down >= max(1, columns)
+    turned = down == 1 and across >= max(1, rows)
+    return as_it_is or turned
+
+
+def _operand(x: TensorImpl, dtype: DType) -> Array:
+    """Return an operand as an array in the computing dtype that BLAS can read."""
+    x = cast_impl(x, dtype)
+    return (x if _blas_ready(x) else contiguous_impl(x)).array()
+
+
+def _compute(out: TensorImpl) -> DType:
+    return out.meta.dtype.compute
+
+
+def _deliver(out: TensorImpl, fill: Any) -> None:
+    """Let `fill` write the result into `out`, or into a temporary that is then rounded."""
+    dtype = _compute(out)
+    if dtype is out.meta.dtype and out.meta.contiguous:
+        fill(out.array())
+        return
+    result = empty_impl(meta_of(out.meta.shape, dtype))
+    fill(result.array())
+    copy_cpu(out, result)
+
+
+def _product(a: Array, b: Array, result: Array) -> None:
+    """Multiply stacks of matrices; one matrix on the right makes it a single product."""
+    if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous and result.flags.c_contiguous:
+        rows = a.size // a.shape[-1] if a.shape[-1] else int(np.prod(a.shape[:-1]))
+        a, result = a.reshape(rows, a.shape[-1]), result.reshape(rows, b.shape[-1])
+    if a.shape[-1] == 0:
+        result[...] = 0
+        return
+    np.matmul(a, b, out=result)
+
+
+def matmul_cpu(out: TensorImpl, a: TensorImpl, b: TensorImpl) -> None:
+    """``a @ b`` for stacks of matrices whose leading dimensions broadcast."""
+    dtype = _compute(out)
+    left, right = _operand(a, dtype), _operand(b, dtype)
+    _deliver(out, lambda result: _product(left, right, result))
+
+
+def mv_cpu(out: TensorImpl, a: TensorImpl, b: TensorImpl) -> None:
+    """Matrix times vector."""
+    dtype = _compute(out)
+    left, right = _operand(a, dtype), _operand(b, dtype)
+    _deliver(out, lambda result: np.matmul(left, right, out=result))
+
+
+def dot_cpu(out: TensorImpl, a: TensorImpl, b: TensorImpl) -> None:
+    """Inner product of two vectors."""
+    dtype = _compute(out)
+    left, right = _operand(a, dtype), _operand(b, dtype)
+
+    def fill(result: Array) -> None:
+        result[...] = np.dot(left, right)
+
+    _deliver(out, fill)
+
+
+def vdot_cpu(out: TensorImpl, a: TensorImpl, b: TensorImpl) -> None:
+    """Inner product with the first vector conjugated."""
+    dtype = _compute(out)
+    left, right = _operand(a, dtype), _operand(b, dtype)
+
+    def fill(result: Array) -> None:
+        result[...] = np.vdot(left, right)
+
+    _deliver(out, fill)
 
 
 def addmm_cpu(
-    out: TensorImpl, input: TensorImpl, mat1: TensorImpl, mat2: TensorImpl, *, beta: float,
-    alpha: float,
-) -> None:  # fmt: skip
-    """Write ``beta * input + alpha * mat1 @ mat2`` into `out`."""
-    aliased = out.storage is input.storage
-    product = _product(_wide(mat1), _wide(mat2), None if aliased else _direct(out))
-    if alpha != 1:
-        product *= product.dtype.type(alpha)
-    if beta != 0:
-        added = _wide(input)
-        product += added if beta == 1 else product.dtype.type(beta) * added
-    _into(out, product)
+    out: TensorImpl, base: TensorImpl, a: TensorImpl, b: TensorImpl, *, beta: Any, alpha: Any
+) -> None:
+    """``beta base + alpha (a @ b)``; a `beta` of 0 ignores what `base` holds."""
+    dtype = _compute(out)
+    left, right = _operand(a, dtype), _operand(b, dtype)
+    # The base is read before the product overwrites an `out` that is the base itself.
+    start = None if beta == 0 else _scaled_copy(cast_impl(base, dtype).array(), beta, out is base)
+
+    def fill(result: Array) -> None:
+        _product(left, right, result)
+        if alpha != 1:
+            np.multiply(result, alpha, out=result, casting="unsafe")
+        if start is not None:
+            np.add(result, start, out=result)
+
+    _deliver(out, fill)
+
+
+def _scaled_copy(base: Array, beta: Any, aliased: bool) -> Array:
+    if beta != 1:
+        return np.multiply(base, beta, dtype=base.dtype, casting="unsafe")
+    return base.copy() if aliased else base
 
 
 def linear_cpu(
-    out: TensorImpl, input: TensorImpl, weight: TensorImpl, bias: TensorImpl | None
+    out: TensorImpl, x: TensorImpl, weight: TensorImpl, bias: TensorImpl | None
 ) -> None:
-    """Write ``input @ weight.T + bias`` into `out`; the last dimension of `input` is contracted."""
-    rows = _wide(input)
-    target = _direct(out)
-    if rows.ndim != 2:
-        # One large product is faster than a batch of small ones.
-        rows = rows.reshape(-1, rows.shape[-1])
-        target = None if target is None else target.reshape(-1, target.shape[-1])
-    product = _product(rows, _wide(weight).T, target)
-    if bias is not None:
-        product += _wide(bias)
-    _into(out, product.reshape(tuple(out.meta.shape)))
+    """``x @ weight.T + bias`` over the last dimension."""
+    dtype = _compute(out)
+    left, right = _operand(x, dtype), _operand(weight, dtype).T
+    shift = None if bias is None else cast_impl(bias, dtype).array()
 
+    def fill(result: Array) -> None:
+        if left.ndim == 1:
+            np.matmul(left, right, out=result)
+        else:
+            _product(left, right, result)
+        if shift is not None:
+            np.add(result, shift, out=result)
 
-def _product(first: Array, second: Array, target: Array | None) -> Array:
-    if first.dtype.kind == "b":
-        return np.matmul(first, second)
-    return np.matmul(first, second, out=target) if target is not None else np.matmul(first, second)
-
-
-def _wide(tensor: TensorImpl) -> Array:
-    """Return the NumPy array that BLAS reads: half types are widened."""
-    array = tensor.array()
-    if tensor.meta.dtype.compute is not tensor.meta.dtype:
-        return array.astype(np.float32)
-    return array
-
-
-def _direct(out: TensorImpl) -> Array | None:
-    """Return the array that BLAS may write, or None when the result must be converted."""
-    if out.meta.dtype.compute is not out.meta.dtype or not out.meta.contiguous:
-        return None
-    return array_of(out.storage, out.meta, out.byte_offset) if out.meta.numel else None
-
-
-def _into(out: TensorImpl, product: Array) -> None:
-    if out.meta.numel == 0:
-        return
-    target = out.array()
-    if not np.shares_memory(target, product):
-        target[...] = product
-
-
-def _cupy_array(tensor: TensorImpl) -> Any:
-    cupy = _optional.cupy
-    memory = cupy.cuda.UnownedMemory(tensor.storage.ptr, tensor.storage.nbytes, tensor)
-    pointer = cupy.cuda.MemoryPointer(memory, tensor.byte_offset)
-    strides = tuple(stride * tensor.meta.dtype.itemsize for stride in tensor.meta.strides)
-    return cupy.ndarray(tuple(tensor.meta.shape), tensor.meta.dtype.np, pointer, strides)
-
-
-def matmul_cuda(out: TensorImpl, input: TensorImpl, other: TensorImpl) -> None:
-    """GPU twin of `matmul_cpu`."""
-    _optional.cupy.matmul(_cupy_array(input), _cupy_array(other), out=_cupy_array(out))
-
-
-def addmm_cuda(
-    out: TensorImpl, input: TensorImpl, mat1: TensorImpl, mat2: TensorImpl, *, beta: float,
-    alpha: float,
-) -> None:  # fmt: skip
-    """GPU twin of `addmm_cpu`."""
-    product = alpha * _optional.cupy.matmul(_cupy_array(mat1), _cupy_array(mat2))
-    target = _cupy_array(out)
-    target[...] = product + beta * _cupy_array(input) if beta else product
-
-
-def linear_cuda(
-    out: TensorImpl, input: TensorImpl, weight: TensorImpl, bias: TensorImpl | None
-) -> None:
-    """GPU twin of `linear_cpu`."""
-    target = _cupy_array(out)
-    _optional.cupy.matmul(_cupy_array(input), _cupy_array(weight).T, out=target)
-    if bias is not None:
-        target += _cupy_array(bias)
-
-
-def supports(dtype: _dtypes.DType) -> bool:
-    """Whether matrices of this dtype can be multiplied."""
-    return dtype.kind in "iufc"
+    _deliver(out, fill)

@@ -1,4 +1,4 @@
-"""Kernels that fill memory with random numbers, and dropout: the CPU and the GPU side by side.
+"""Kernels that fill memory with random numbers, and dropout, on the CPU; the GPU's: `random_cuda`.
 
 State
 -----
@@ -29,7 +29,7 @@ from refruntime._impl import TensorImpl, empty_impl, meta_of
 from refruntime._native import NativeKernel
 from refruntime.errors import ShapeError
 from refruntime.kernels import launch
-from refruntime.kernels.copy import contiguous_impl, copy_cpu, copy_cuda
+from refruntime.kernels.copy import contiguous_impl, copy_cpu
 from refruntime.kernels.draws import (
     bernoulli_of_f64,
     bernoulli_u8,
@@ -46,7 +46,7 @@ from refruntime.kernels.draws import (
 
 # Blocks that one thread should have before a draw is split: about 30 microseconds of work.
 GRAIN = 8192
-_BITS = {_dtypes.float16: 11, _dtypes.bfloat16: 8}
+RANDOM_BITS = {_dtypes.float16: 11, _dtypes.bfloat16: 8}
 
 
 def words_of(dtype: DType) -> int:
@@ -68,12 +68,12 @@ def threshold_of(chance: float) -> int:
 # CPU
 
 
-def _drawn_dtype(dtype: DType) -> DType:
+def drawn_dtype(dtype: DType) -> DType:
     """Return the dtype that a continuous draw computes in."""
     return _dtypes.float64 if words_of(dtype) == 2 else _dtypes.float32
 
 
-def _target(out: TensorImpl, dtype: DType) -> TensorImpl:
+def fillable(out: TensorImpl, dtype: DType) -> TensorImpl:
     """Return `out` if a kernel of `dtype` can fill it directly, else a contiguous temporary."""
     if out.meta.dtype is dtype and out.meta.contiguous:
         return out
@@ -88,7 +88,7 @@ def _fill(
 
     Each half of a complex number is an element of the draw.
     """
-    target = _target(out, out.meta.dtype if out.meta.dtype.is_complex else dtype)
+    target = fillable(out, out.meta.dtype if out.meta.dtype.is_complex else dtype)
     n = target.meta.numel * (2 if target.meta.dtype.is_complex else 1)
     blocks = blocks_for(n, words)
     launch.parallel_for(kernel, blocks, GRAIN, target.address(), n, seed, offset, *args)
@@ -100,17 +100,17 @@ def uniform_cpu(
     out: TensorImpl, *_: Any, low: float, high: float, seed: int, offset: int
 ) -> None:
     """Fill a floating or complex tensor with numbers in [low, high)."""
-    dtype = _drawn_dtype(out.meta.dtype)
+    dtype = drawn_dtype(out.meta.dtype)
     if dtype is _dtypes.float64:
         _fill(out, uniform_f64, dtype, 2, seed, offset, low, high)
     else:
-        bits = _BITS.get(out.meta.dtype, 24)
+        bits = RANDOM_BITS.get(out.meta.dtype, 24)
         _fill(out, uniform_f32, dtype, 1, seed, offset, low, high, bits)
 
 
 def normal_cpu(out: TensorImpl, *_: Any, mean: float, std: float, seed: int, offset: int) -> None:
     """Fill with normal numbers; a complex one has variance ``std**2`` in all."""
-    dtype = _drawn_dtype(out.meta.dtype)
+    dtype = drawn_dtype(out.meta.dtype)
     kernel = normal_f64 if dtype is _dtypes.float64 else normal_f32
     share = std / math.sqrt(2.0) if out.meta.dtype.is_complex else std
     _fill(out, kernel, dtype, words_of(dtype), seed, offset, mean, share)
@@ -130,7 +130,7 @@ def bernoulli_of_cpu(
     out: TensorImpl, *operands: TensorImpl, seed: int, offset: int
 ) -> None:
     """Fill with ones (element `i` with probability ``operands[-1][i]``) and zeros."""
-    target = _target(out, _dtypes.bool_)
+    target = fillable(out, _dtypes.bool_)
     chance = empty_impl(meta_of(out.meta.shape, _dtypes.float64, out.meta.device))
     copy_cpu(chance, operands[-1])
     n = target.meta.numel
@@ -151,7 +151,7 @@ def bernoulli_of_cpu(
 
 def exponential_cpu(out: TensorImpl, *_: Any, rate: float, seed: int, offset: int) -> None:
     """Fill with exponential numbers."""
-    dtype = _drawn_dtype(out.meta.dtype)
+    dtype = drawn_dtype(out.meta.dtype)
     kernel = exponential_f64 if dtype is _dtypes.float64 else exponential_f32
     _fill(out, kernel, dtype, words_of(dtype), seed, offset, rate)
 
@@ -165,7 +165,7 @@ def _transformed(out: TensorImpl, transform: Transform, fill: Any, **draw: Any) 
     For distributions that few programs draw from: two more passes over memory, no kernel.
     """
     floating = out.meta.dtype.is_floating_point
-    dtype = _drawn_dtype(out.meta.dtype) if floating else _dtypes.float64
+    dtype = drawn_dtype(out.meta.dtype) if floating else _dtypes.float64
     target = empty_impl(meta_of(out.meta.shape, dtype, out.meta.device))
     fill(target, **draw)
     values = target.array()
@@ -197,24 +197,29 @@ def geometric_cpu(out: TensorImpl, *_: Any, p: float, seed: int, offset: int) ->
     _transformed(out, np.ceil, exponential_cpu, rate=rate, seed=seed, offset=offset)
 
 
+def index_bits_of(n: int) -> int:
+    """Return how many lower bits of a sorting key hold the position among `n`."""
+    return max(1, (n - 1).bit_length()) if n else 1
+
+
 def permutation_cpu(out: TensorImpl, *_: Any, seed: int, offset: int) -> None:
     """Fill a vector with the numbers 0 to n - 1 in random order."""
     n = out.meta.numel
-    index_bits = max(1, (n - 1).bit_length()) if n else 1
+    index_bits = index_bits_of(n)
     keys = empty_impl(meta_of((n,), _dtypes.int64, out.meta.device))
     blocks = blocks_for(n, 2)
     launch.parallel_for(
         permutation_keys, blocks, GRAIN, keys.address(), n, seed, offset, index_bits
     )
-    view = keys.array().view(np.uint64)
-    view.sort()
-    np.bitwise_and(view, np.uint64((1 << index_bits) - 1), out=view)
+    values = keys.array()
+    values.sort()
+    np.bitwise_and(values, (1 << index_bits) - 1, out=values)
     copy_cpu(out, keys)
 
 
 def dropout_cpu(out: TensorImpl, x: TensorImpl, *, p: float, seed: int, offset: int) -> None:
     """Zero each element with probability `p` and scale the others by ``1 / (1 - p)``."""
-    target = _target(out, out.meta.dtype)
+    target = fillable(out, out.meta.dtype)
     source = contiguous_impl(x)
     n = target.meta.numel
     keep = 1.0 - p
@@ -225,84 +230,3 @@ def dropout_cpu(out: TensorImpl, x: TensorImpl, *, p: float, seed: int, offset: 
     )  # fmt: skip
     if target is not out:
         copy_cpu(out, target)
-
-# ---------------------------------------------------------------------------------------------
-# GPU
-
-
-def _signed(value: int) -> int:
-    """Return an unsigned 64-bit number as the int64 of the same bits."""
-    return value - (1 << 64) if value >> 63 else value
-
-
-def _launch(
-    kernel: str, ctype: str, target: TensorImpl, n: int, words: int, seed: int, offset: int,
-    *args: Any,
-) -> None:  # fmt: skip
-    """Launch a kernel of ``cuda/random.cu`` on a contiguous target, one thread a block of words."""
-    if n:
-        grid, block = launch.cover(blocks_for(n, words))
-        cells = (target.address(), n, _signed(seed), _signed(offset), *args)
-        launch.raw("random", kernel, (ctype,) if ctype else (), grid, block, cells)
-
-
-def _fill_cuda(
-    out: TensorImpl, kernel: str, dtype: DType, words: int, seed: int, offset: int, *args: Any
-) -> None:
-    """Draw into `out` with a kernel of `dtype`; integers and bools have one instance each."""
-    target = _target(out, out.meta.dtype if out.meta.dtype.is_complex else dtype)
-    n = target.meta.numel * (2 if target.meta.dtype.is_complex else 1)
-    ctype = dtype.ctype if dtype.is_floating_point else ""
-    _launch(kernel, ctype, target, n, words, seed, offset, *args)
-    if target is not out:
-        copy_cuda(out, target)
-
-
-def _cuda_dtype(dtype: DType) -> DType:
-    """Return the instance that draws into a dtype: itself, or the part of a complex one."""
-    return dtype if dtype.is_floating_point else _drawn_dtype(dtype)
-
-
-def uniform_cuda(
-    out: TensorImpl, *_: Any, low: float, high: float, seed: int, offset: int
-) -> None:
-    """Fill a floating or complex tensor with numbers in [low, high)."""
-    dtype = _cuda_dtype(out.meta.dtype)
-    bits = _BITS.get(dtype, 24)
-    _fill_cuda(out, "uniform", dtype, words_of(dtype), seed, offset, low, high, bits)
-
-
-def normal_cuda(out: TensorImpl, *_: Any, mean: float, std: float, seed: int, offset: int) -> None:
-    """Fill with normal numbers; a complex one has variance ``std**2`` in all."""
-    dtype = _cuda_dtype(out.meta.dtype)
-    share = std / math.sqrt(2.0) if out.meta.dtype.is_complex else std
-    _fill_cuda(out, "normal", dtype, words_of(dtype), seed, offset, mean, share)
-
-
-def exponential_cuda(out: TensorImpl, *_: Any, rate: float, seed: int, offset: int) -> None:
-    """Fill with exponential numbers."""
-    dtype = out.meta.dtype
-    _fill_cuda(out, "exponential", dtype, words_of(dtype), seed, offset, rate)
-
-
-def integers_cuda(out: TensorImpl, *_: Any, low: int, span: int, seed: int, offset: int) -> None:
-    """Fill with integers in [low, low + span); a span of 0 stands for 2**64."""
-    _fill_cuda(out, "integers", _dtypes.int64, 2, seed, offset, low, _signed(span))
-
-
-def bernoulli_cuda(out: TensorImpl, *_: Any, p: float, seed: int, offset: int) -> None:
-    """Fill with ones (with probability `p`) and zeros."""
-    _fill_cuda(out, "bernoulli", _dtypes.bool_, 1, seed, offset, threshold_of(p))
-
-
-def dropout_cuda(out: TensorImpl, x: TensorImpl, *, p: float, seed: int, offset: int) -> None:
-    """Zero each element with probability `p` and scale the others by ``1 / (1 - p)``."""
-    source = x
-    if not x.meta.contiguous:
-        source = empty_impl(meta_of(x.meta.shape, x.meta.dtype, x.meta.device))
-        copy_cuda(source, x)
-    keep = 1.0 - p
-    _fill_cuda(
-        out, "dropout", out.meta.dtype, 1, seed, offset, source.address(), threshold_of(keep),
-        1.0 / keep if keep else 0.0,
-    )  # fmt: skip

@@ -215,9 +215,9 @@ def digamma(x):  # type: ignore[no-untyped-def]
         return math.copysign(math.inf, -x)
     result = 0.0
     if x < 0.0:
-        if x == math.floor(x):
+        if x == np.floor(x):
             return math.nan
-        result = -math.pi / math.tan(math.pi * (x - math.floor(x)))
+        result = -math.pi / math.tan(math.pi * (x - np.floor(x)))
         x = 1.0 - x
     while x < 10.0:
         result -= 1.0 / x
@@ -240,9 +240,9 @@ def hurwitz_zeta(s, q):  # type: ignore[no-untyped-def]
     if s <= 1.0:
         return math.inf if s == 1.0 else math.nan
     if q <= 0.0:
-        if q == math.floor(q):
+        if q == np.floor(q):
             return math.inf
-        if s != math.floor(s):
+        if s != np.floor(s):
             return math.nan
     total = 0.0
     while q < 10.0:
@@ -273,7 +273,7 @@ def lgamma_float(x):  # type: ignore[no-untyped-def]
     """Logarithm of the magnitude of gamma."""
     if x == -math.inf:
         return math.inf
-    if x <= 0 and x == math.floor(x):
+    if x <= 0 and x == np.floor(x):
         return math.inf
     return math.lgamma(x)
 

@@ -1,8 +1,8 @@
 """Three GPU kernels in Python: readable twins of pointwise.cuh, reduce.cu and a tiled matmul.
 
-The runtime does not launch them. They show, in numba.cuda's dialect, the three patterns that the CUDA
-C++ kernels are made of, and run in numba's simulator without a card: there a thread is a Python
-function, every line can be printed, and an index out of bounds is an IndexError.
+The runtime does not launch them. They show, in numba.cuda's dialect, the three patterns that the
+CUDA C++ kernels are made of, and run in numba's simulator without a card: there a thread is a
+Python function, every line can be printed, and an index out of bounds is an IndexError.
 
 1. A grid-stride loop: any number of threads covers any number of elements.
 2. A tree in shared memory: the threads of a block halve their number at each step, with a barrier
@@ -12,8 +12,8 @@ function, every line can be printed, and an index out of bounds is an IndexError
 
 State
 -----
-``cuda``, the module numba.cuda: None until a kernel is first compiled, so that importing this module
-imports nothing. It is a global because the simulator replaces it in the kernels' globals.
+``cuda``, the module numba.cuda: None until a kernel is first compiled, so that importing this
+module imports nothing. It is a global because the simulator replaces it in the kernels' globals.
 
 Invariants
 ----------

@@ -463,7 +463,7 @@ def erfc(m: Any, x: Any) -> Any:
     size = m.fabs(x)
     positive = _erfc_positive(m, size)
     value = m.select(x < 0.0, 2.0 - positive, positive)
-    return m.select(size < 0.25, 1.0 - _erf_series(m, x), value)
+    return m.select((x > -1.0) & (x < 0.75), 1.0 - _erf_series(m, x), value)
 
 
 def erfinv(m: Any, x: Any) -> Any:

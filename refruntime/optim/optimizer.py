@@ -185,8 +185,15 @@ class Optimizer:
                 "add_param_group", what=f"param_group must be a dict, but got {type(param_group)}"
             )
         self._name_params(param_group)
-        for param in param_group["params"]:
+        members = param_group["params"]
+        for param in members:
             self._check_param(param)
+        if len(set(members)) != len(members):
+            raise ArgumentValueError(
+                "add_param_group",
+                what="optimizer contains a parameter group with duplicate parameters",
+                remedy="pass each parameter once",
+            )
         for name, default in self.defaults.items():
             if default is required and name not in param_group:
                 raise ArgumentValueError(
@@ -196,7 +203,7 @@ class Optimizer:
                 )
             param_group.setdefault(name, default)
         known = set(chain.from_iterable(group["params"] for group in self.param_groups))
-        if not known.isdisjoint(param_group["params"]):
+        if not known.isdisjoint(members):
             raise ArgumentValueError(
                 "add_param_group", what="some parameters appear in more than one parameter group"
             )
@@ -227,12 +234,6 @@ class Optimizer:
         if any(("param_names" in g) != ("param_names" in group) for g in self.param_groups):
             raise ArgumentValueError(
                 "add_param_group", what="all optimizer param groups should be with/without names"
-            )
-        if len(set(members)) != len(members):
-            raise ArgumentValueError(
-                "add_param_group",
-                what="optimizer contains a parameter group with duplicate parameters",
-                remedy="pass each parameter once",
             )
         group["params"] = members
 

@@ -78,7 +78,7 @@
       node("line", { class: "grid", x1: inner.left, x2: inner.right, y1: py(t), y2: py(t) }, svg);
       node("text", { x: inner.left - 8, y: py(t) + 4, "text-anchor": "end" }, svg, yText(t));
     }
-    const xTicks = ticks(x0, x1, Math.max(2, Math.round(width / 130)), false);
+    const xTicks = ticks(x0, x1, Math.max(2, Math.round(width / 100)), false);
     const xText = options.xText || ((v) => v.toFixed(decimals(xTicks)));
     xTicks.forEach((t, i) => {
       const last = i === xTicks.length - 1;
@@ -240,11 +240,9 @@
   function drawMemory(host, state, memory) {
     const layers = memory.categories;
     const peak = Math.max(...memory.reserved, 1);
-    const span = [memory.time[0], memory.time[memory.time.length - 1]];
-    const short = span[1] - span[0] < 1;
-    const scale = short ? 1000 : 1;
-    const view = frame(host, { height: 320, left: 66, x: [0, (span[1] - span[0]) * scale], y: [0, peak * 1.06], binary: true, yText: bytes, xUnit: short ? "ms" : "s" });
-    const xs = memory.time.map((t) => view.px((t - span[0]) * scale));
+    const last = memory.event[memory.event.length - 1];
+    const view = frame(host, { height: 320, left: 66, x: [0, last], y: [0, peak * 1.06], binary: true, yText: bytes, xUnit: "events", xText: (v) => v.toLocaleString("en") });
+    const xs = memory.event.map(view.px);
     let below = memory.time.map(() => 0);
     for (const layer of layers) {
       const above = below.map((v, i) => v + layer.bytes[i]);
@@ -257,11 +255,11 @@
     node("circle", { cx: xs[top], cy: view.py(below[top]), r: 3.5, fill: "var(--ink)" }, view.svg);
     node("text", { class: "halo", x: xs[top] + (side === "end" ? -8 : 8), y: view.py(below[top]) - 7, "text-anchor": side }, view.svg, "peak " + bytes(below[top]));
     addCursor(state, view, xs, (i, tip) => {
-      html("div", "when", tip, seconds(memory.time[i] - span[0]) + (memory.labels && memory.labels[i] ? " · " + memory.labels[i] : ""));
+      html("div", "when", tip, seconds(memory.time[i]) + (memory.labels && memory.labels[i] ? " · " + memory.labels[i] : ""));
       for (const layer of layers.slice().reverse()) {
         if (layer.bytes[i]) tipRow(tip, layer.name, layer.label, bytes(layer.bytes[i]));
       }
-      tipRow(tip, "", "allocated", bytes(below[i]), "total");
+      tipRow(tip, "", "in tensors", bytes(below[i]), "total");
       tipRow(tip, "", "reserved", bytes(memory.reserved[i]));
     });
   }

@@ -39,8 +39,9 @@ class Layer(TypedDict):
 
 
 class MemoryCurve(TypedDict):
-    """Memory at moments: seconds, live bytes by category, bytes held from the upstream."""
+    """Memory at moments: number of the event, seconds, live bytes by category, reserved bytes."""
 
+    event: list[int]
     time: list[float]
     categories: list[Layer]
     reserved: list[int]
@@ -78,7 +79,7 @@ class StrategyResult(TypedDict):
 
 
 class ReportData(TypedDict):
-    """What `render` draws. `memory` has ``run`` (all of it) and ``step`` (the step of the peak)."""
+    """What `render` draws. `memory` has ``run`` (all of it) and ``step`` (one training step)."""
 
     title: str
     lead: str
@@ -101,7 +102,7 @@ LABELS = {
     "gradient": "gradients",
     "saved": "saved for backward",
     "activation": "activations",
-    "temporary": "temporaries",
+    "temporary": "temporaries and data",
     "communication": "communication",
     "external": "external",
     "free": "free (cached)",
@@ -272,7 +273,7 @@ def _memory(memory: dict[str, MemoryCurve]) -> str:
          bytes_text(c["bytes"][index]), bytes_text(c["bytes"][-1])]
         for c in curve["categories"]
     ]  # fmt: skip
-    choices = (("run", "Whole run"), ("step", "Step of the peak"))
+    choices = (("run", "Whole run"), ("step", "One training step"))
     buttons = "".join(
         f'<label><input type="radio" name="span" value="{value}"'
         f"{' checked' if value == 'run' else ''}><span>{text}</span></label>"
@@ -282,9 +283,10 @@ def _memory(memory: dict[str, MemoryCurve]) -> str:
     when = curve["labels"][index] if curve["labels"] else f"{curve['time'][index]:.2f} s"
     return (
         "<section><h2>Memory over time</h2>"
-        f'<p class="finding">The peak is <strong>{bytes_text(peak)}</strong> '
+        f'<p class="finding">At the peak the tensors hold <strong>{bytes_text(peak)}</strong> '
         f"({html.escape(when)}): {html.escape(shares)}. "
-        f"The allocator held at most {bytes_text(max(curve['reserved']))} to serve it.</p>"
+        f"The allocator held at most {bytes_text(max(curve['reserved']))} to serve them. "
+        "The chart goes by allocator events, so pauses take no room.</p>"
         f'<div class="bar"><div class="choice" role="radiogroup" aria-label="span">{buttons}</div>'
         f"{_legend(curve)}</div>"
         + _chart("memory", f"Live bytes by category over time, peak {bytes_text(peak)}")

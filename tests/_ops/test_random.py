@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -280,3 +283,21 @@ def test_a_leaf_that_requires_grad_is_not_filled():
 def test_impossible_draws_are_refused(call, error, text):
     with pytest.raises(error, match=text):
         call()
+
+
+def test_kernels_run_as_plain_python_give_the_same_numbers():
+    code = (
+        "import refruntime as torch\n"
+        "torch.manual_seed(3)\n"
+        "print(torch.rand(9).tolist(), torch.randn(7).tolist(), torch.randint(-5, 5, (5,)).tolist(),\n"
+        "      torch.randperm(6).tolist(), torch.randn(5, dtype=torch.float64).tolist())\n"
+    )
+
+    def output(pure: str) -> str:
+        run = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True,
+            check=True, timeout=120, env={**os.environ, "REFRUNTIME_PURE": pure},
+        )  # fmt: skip
+        return run.stdout
+
+    assert output("1") == output("0")

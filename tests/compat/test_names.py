@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -9,11 +10,16 @@ from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
+# The cases run in other folders; the tree under test must be found there too.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+
 
 def run_python(code: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True, text=True, cwd=cwd, timeout=300, check=False,
+        capture_output=True, text=True, cwd=cwd, env=ENVIRONMENT, timeout=300,
+        check=False,
     )  # fmt: skip
 
 

@@ -10,13 +10,18 @@ from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
+# The programs run in other folders; the tree under test must be found there too.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+
 
 def refruntime_run(
     *args: str, cwd: Path, python: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *python, "-m", "refruntime", "run", *args],
-        capture_output=True, text=True, cwd=cwd, timeout=300, check=False,
+        capture_output=True, text=True, cwd=cwd, env=ENVIRONMENT, timeout=300,
+        check=False,
     )  # fmt: skip
 
 

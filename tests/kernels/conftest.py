@@ -1,4 +1,4 @@
-"""Fixtures of the kernel tests: the CUDA files built as host C++, once a session and cached on disk."""
+"""Fixtures of the kernel tests: the CUDA files built as host C++, and cached on disk."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ Host = Callable[[str], HostModule]
 
 @dataclass
 class Case:
-    """q (heads, queries, width), k and v shared by `group` heads; a mask over (sample, 1, query, key)."""
+    """q (heads, queries, width), k, v for `group` heads each, a mask (sample, 1, query, key)."""
 
     ctype: str
     q: np.ndarray
@@ -84,7 +84,11 @@ def make(
     rng: np.random.Generator, ctype: str, heads: int = 2, queries: int = 19, keys: int = 37,
     width: int = 8, value_width: int = 8, group: int = 1, **options: Any,
 ) -> Case:  # fmt: skip
-    shapes = [(heads, queries, width), (heads // group, keys, width), (heads // group, keys, value_width)]
+    shapes = [
+        (heads, queries, width),
+        (heads // group, keys, width),
+        (heads // group, keys, value_width),
+    ]
     q, k, v, g = (sample(rng, s, ctype) for s in (*shapes, (heads, queries, value_width)))
     return Case(ctype, q, k, v, g, width**-0.5, group, **options)
 
@@ -93,7 +97,11 @@ def instance(kernel: str, ctype: str, head: int) -> tuple[str, int, int]:
     """Name expression, block side and rows of a tile."""
     for args in cuda_instances.KERNELS["attention"][kernel]:
         if args[:2] == (ctype, str(head)):
-            return cuda_instances.expression(kernel, args), int(args[2]), int(args[2]) * int(args[3])
+            return (
+                cuda_instances.expression(kernel, args),
+                int(args[2]),
+                int(args[2]) * int(args[3]),
+            )
     raise AssertionError(f"no instance of {kernel} for {ctype} and a head of {head}")
 
 
@@ -188,5 +196,7 @@ def test_masks_and_groups_forward_and_backward(
 def test_every_float_type_covers_heads_up_to_256() -> None:
     for kernel in ("attention_forward", "attention_backward_q", "attention_backward_kv"):
         for ctype in FLOATS:
-            heads = [int(a[1]) for a in cuda_instances.KERNELS["attention"][kernel] if a[0] == ctype]
+            heads = [
+                int(a[1]) for a in cuda_instances.KERNELS["attention"][kernel] if a[0] == ctype
+            ]
             assert heads == [32, 64, 128, 256]

@@ -1,4 +1,4 @@
-"""Every instance of every CUDA kernel compiles to machine code for the cards we support, without one."""
+"""Every instance of every CUDA kernel compiles to machine code, with no card at hand."""
 
 from __future__ import annotations
 

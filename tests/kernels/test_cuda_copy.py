@@ -152,7 +152,9 @@ def test_triangles_equal_numpy(
 def test_roll_equals_numpy(host: Host, rng: np.random.Generator, name: str, shift: int) -> None:
     x = bits(rng, (2, 5, 3), name)
     expression = cuda_instances.require("rearrange", "roll_bits", (name,))
-    got = run(host("rearrange"), expression, (1,), (8,), [Out(x.shape, x.dtype), x, 5, 3, shift, 30])[0]
+    got = run(
+        host("rearrange"), expression, (1,), (8,), [Out(x.shape, x.dtype), x, 5, 3, shift, 30]
+    )[0]
     np.testing.assert_array_equal(got, np.roll(x, shift, axis=1))
 
 

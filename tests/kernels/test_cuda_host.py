@@ -1,4 +1,4 @@
-"""The host harness itself: it runs kernels as CUDA would, and it notices what would go wrong there."""
+"""The host harness itself: it runs kernels as CUDA would, and notices what would go wrong."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ __global__ void past_the_end(index_t* out, index_t n) { out[n] = 1; }
 
 __global__ void half_written(index_t* out) { if (threadIdx.x % 2) out[threadIdx.x] = 1; }
 
-__global__ void unset_shared(unsigned char* out) { out[threadIdx.x] = cuda_host::dynamic_shared[threadIdx.x]; }
+__global__ void unset_shared(unsigned char* out) {
+    out[threadIdx.x] = cuda_host::dynamic_shared[threadIdx.x];
+}
 
 __global__ void leaves_early(index_t* out) {
     if (threadIdx.x == 0) return;
@@ -97,9 +99,9 @@ def test_reading_shared_memory_before_writing_it_is_noticed(module: HostModule) 
 def test_a_thread_that_leaves_before_a_barrier_is_noticed_and_leaves_no_trace(
     module: HostModule,
 ) -> None:
+    out = np.zeros(4, np.int64)
     for order in Order:
         with pytest.raises(AssertionError, match="diverged"):
-            out = np.zeros(4, np.int64)
             module.launch("leaves_early", (1,), (4,), [out.ctypes.data], order=order)
     got = run(module, "turn<true>", (1,), (8,), [Out((8,), np.int64)])[0]
     np.testing.assert_array_equal(got, np.arange(8)[::-1])

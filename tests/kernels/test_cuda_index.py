@@ -10,7 +10,15 @@ import pytest
 
 from refruntime.kernels import cuda_instances
 from tests.kernels.cuda_host.arrays import BITS, DTYPES, FLOATS, assert_near, sample, wide
-from tests.kernels.cuda_host.harness import MAX_DIMS, HostModule, Out, Struct, run, strides_of, table
+from tests.kernels.cuda_host.harness import (
+    MAX_DIMS,
+    HostModule,
+    Out,
+    Struct,
+    run,
+    strides_of,
+    table,
+)
 
 Host = Callable[[str], HostModule]
 MAX_INDICES = 8
@@ -78,7 +86,13 @@ def test_advanced_indexing_reads_and_writes(
 def test_an_index_out_of_range_moves_nothing_and_is_reported(host: Host, wrap: int) -> None:
     x, index = np.arange(5, dtype=np.uint32), np.array([4, 5, -1])
     args = [np.full(3, 9, np.uint32), x, table((3,), (1,), (0,)), indices((index, 5, 1, (1,)))]
-    got = run(host("index"), "index_get<unsigned int>", (1,), (4,), [*args, 3, wrap, np.zeros(1, np.int64)])
+    got = run(
+        host("index"),
+        "index_get<unsigned int>",
+        (1,),
+        (4,),
+        [*args, 3, wrap, np.zeros(1, np.int64)],
+    )
     assert got[0].tolist() == [4, 9, 4 if wrap else 9]
     assert got[2][0] == 1
 

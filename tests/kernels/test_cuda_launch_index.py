@@ -31,7 +31,9 @@ def test_copies_between_layouts(
     assert len(router.launched) == 1
 
 
-@pytest.mark.parametrize("to", [_dtypes.float16, _dtypes.bfloat16, _dtypes.int64, _dtypes.bool_], ids=str)
+@pytest.mark.parametrize(
+    "to", [_dtypes.float16, _dtypes.bfloat16, _dtypes.int64, _dtypes.bool_], ids=str
+)
 def test_copies_cast_and_broadcast(router: Router, rng: np.random.Generator, to: DType) -> None:
     x = tensor(np.round(rng.random((1, 4)) * 9).astype(np.float32))
     out = filled((3, 4), to, "transposed")
@@ -54,7 +56,7 @@ def test_fills(router: Router, dtype: DType, value: Any, layout: str) -> None:
     assert len(router.launched) == 1
 
 
-# --------------------------------------------------------------------------------------- index walks
+# -------------------------------------------------------------------------------------- index walks
 
 
 def gather_route(x: np.ndarray, where: np.ndarray, dim: int) -> Route:
@@ -122,7 +124,7 @@ def test_more_index_tensors_than_the_kernel_has_are_refused(router: Router) -> N
     assert "index_get" not in str(router.launched)
 
 
-# -------------------------------------------------------------------------------- join, sort, others
+# ------------------------------------------------------------------------------- join, sort, others
 
 
 @pytest.mark.parametrize("dim", [0, 1, 2])

@@ -102,8 +102,8 @@ def test_group_norm_and_its_backward(
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("shape", [(8, 5), (3, 5, 2, 4)])
 def test_batch_norm_and_its_backward(
-    router: Router, rng: np.random.Generator, shape: tuple[int, ...], weighted: bool, training: bool,
-    dtype: DType,
+    router: Router, rng: np.random.Generator, shape: tuple[int, ...], weighted: bool,
+    training: bool, dtype: DType,
 ) -> None:  # fmt: skip
     tolerance = 1e-2 if dtype.itemsize == 2 else 2e-5
     x, g = normal(rng, shape, dtype), normal(rng, shape, dtype)

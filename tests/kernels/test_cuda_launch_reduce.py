@@ -153,7 +153,9 @@ def test_places_agree_with_the_cpu(
 def test_zero_dim_and_empty_operands(router: Router) -> None:
     scalar = tensor(np.array(3.5, np.float32))
     run_both(*both("sum"), [((), _dtypes.float32)], (scalar,), 0, dim=None)
-    run_both(arg_reduce.argmax_cpu, arg_reduce.argmax_cuda, [((), _dtypes.int64)], (scalar,), 0, dim=0)
+    run_both(
+        arg_reduce.argmax_cpu, arg_reduce.argmax_cuda, [((), _dtypes.int64)], (scalar,), 0, dim=0
+    )
     empty = tensor(np.zeros((0, 3), np.float32))
     run_both(*both("sum"), [((3,), _dtypes.float32)], (empty,), 0, dim=(0,))
     before = len(router.launched)

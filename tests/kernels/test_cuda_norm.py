@@ -24,7 +24,13 @@ class Rows:
         centred: bool = True,
     ) -> None:  # fmt: skip
         rows, columns = shape
-        self.ctype, self.shape, self.groups, self.span, self.centred = ctype, shape, groups, span, centred
+        self.ctype, self.shape, self.groups, self.span, self.centred = (
+            ctype,
+            shape,
+            groups,
+            span,
+            centred,
+        )
         self.x, self.g = sample(rng, shape, ctype), sample(rng, shape, ctype)
         affine = groups * columns // span
         kind = computing(ctype)
@@ -180,9 +186,7 @@ def moments_of(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("ctype", FLOATS)
-def test_batch_statistics(
-    host: Host, rng: np.random.Generator, ctype: str
-) -> None:
+def test_batch_statistics(host: Host, rng: np.random.Generator, ctype: str) -> None:
     x = sample(rng, (BATCH, CHANNELS, SPAN), ctype)
     outs = [Out((CHANNELS,), computing(ctype)) for _ in range(3)]
     _, mean, rstd, var = run(
@@ -238,7 +242,9 @@ def test_batch_norm_and_its_gradients(
     assert_near(sum_gh, (wide(g) * h).sum((0, 2)), ctype, scale=3)
     assert_near(sum_g, wide(g).sum((0, 2)), ctype, scale=3)
 
-    name = cuda_instances.require("batch_norm", "batch_norm_backward", (str(training).lower(), ctype))
+    name = cuda_instances.require(
+        "batch_norm", "batch_norm_backward", (str(training).lower(), ctype)
+    )
     args = [Out(shape, dtype), g, x, weight, mean, rstd, sum_g, sum_gh, CHANNELS, SPAN, x.size]
     gx = run(module, name, (2,), (16,), args)[0]
     inner = wide(g)

@@ -78,7 +78,7 @@ def test_continuous_draws_give_the_numbers_of_the_cpu(
     [
         ("log_normal", (0.5, 0.5), "normal", (0.5, 0.5), np.exp),
         ("geometric", (0.7,), "exponential", (0.7,), np.ceil),
-        ("cauchy", (1.0, 2.0), "uniform", (0.0, 1.0), lambda u: 1.0 + 2.0 * np.tan(np.pi * (u - 0.5))),
+        ("cauchy", (0.0, 2.0), "uniform", (0.0, 1.0), lambda u: 2.0 * np.tan(np.pi * (u - 0.5))),
     ],
 )
 @pytest.mark.parametrize("ctype", ["float", "double"])

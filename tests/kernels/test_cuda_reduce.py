@@ -206,7 +206,9 @@ def test_every_scan_equals_numpy(
         assert_near(got[0], SCANS[op](wide(x), axis=1), out_ctype, scale=8)
 
 
-@pytest.mark.parametrize(("op", "beats"), [("CumulativeMax", np.greater_equal), ("CumulativeMin", np.less_equal)])
+@pytest.mark.parametrize(
+    ("op", "beats"), [("CumulativeMax", np.greater_equal), ("CumulativeMin", np.less_equal)]
+)
 def test_cumulative_extremes_report_the_last_of_equals(
     host: Host, rng: np.random.Generator, op: str, beats: Callable[..., Any]
 ) -> None:

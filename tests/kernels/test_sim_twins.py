@@ -1,6 +1,6 @@
 """The numba.cuda twins in numba's CUDA simulator, against NumPy.
 
-The simulator replaces numba.cuda when it is first imported, so these tests run in a pytest process of
+The simulator replaces numba.cuda when it is first imported, so these tests run in a process of
 their own: ``NUMBA_ENABLE_CUDASIM=1 pytest -m sim``.
 """
 

@@ -72,9 +72,9 @@ def radam(x, g, state, t, lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):
     return x - lr * m * r * np.sqrt(1 - b2**t) / (np.sqrt(s) + eps)
 
 
-def adagrad(x, g, state, t, lr, lr_decay=0.0, weight_decay=0.0, start=0.0, eps=1e-10):
+def adagrad(x, g, state, t, lr, lr_decay=0.0, weight_decay=0.0, first=0.0, eps=1e-10):
     g = g + weight_decay * x
-    s = state["s"] = state.get("s", start) + g * g
+    s = state["s"] = state.get("s", first) + g * g
     return x - lr / (1 + (t - 1) * lr_decay) * g / (np.sqrt(s) + eps)
 
 

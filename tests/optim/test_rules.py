@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import refruntime as torch
 from refruntime import nn, optim
-
-_spec = importlib.util.spec_from_file_location(
-    "optim_reference", Path(__file__).with_name("reference.py")
-)
-assert _spec is not None and _spec.loader is not None
-ref = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(ref)
+from tests.optim import reference as ref
 
 START = np.random.default_rng(0).standard_normal((3, 4))
 # Signs change and sizes differ from step to step, so that no term of a rule stays hidden.
@@ -97,7 +88,7 @@ def test_adagrad_starts_its_sums_where_told():
     ours, state = updated(
         optim.Adagrad, {"lr": 0.1, "initial_accumulator_value": 2.0}, GRADS[:2]
     )
-    expected = ref.run(ref.adagrad, START, GRADS[:2], lr=0.1, start=2.0)
+    expected = ref.run(ref.adagrad, START, GRADS[:2], lr=0.1, first=2.0)
     np.testing.assert_allclose(ours, expected, rtol=1e-9)
     assert float(state["step"]) == 2.0
 

@@ -16,6 +16,7 @@ MIB = 1 << 20
 
 def curve(totals: list[int]) -> dict:
     return {
+        "event": list(range(len(totals))),
         "time": [0.1 * i for i in range(len(totals))],
         "categories": [
             {"name": "parameter", "label": LABELS["parameter"], "bytes": [MIB] * len(totals)},

@@ -20,7 +20,8 @@ using uint64 = unsigned long long;
 using float32 = float;
 using float64 = double;
 
-constexpr double INFINITE = 1e300 * 1e300;
+// Not constexpr: in C++ an overflow is no constant expression.
+#define INFINITE (1e300 * 1e300)
 constexpr double PI = 3.14159265358979323846;
 
 // ----------------------------------------------------------------------------------------- integers
@@ -175,7 +176,7 @@ DEVICE double bessel_i0e(double x) {
 template <typename C> C rsqrt(C x) { return C(1) / sqrt(x); }
 template <typename C> C erfinv(C value) {
     double size = fabs(double(value));
-    if (size >= 1.0) return size > 1.0 ? C(INFINITE - INFINITE) : C(copysign(INFINITE, double(value)));
+    if (!(size < 1.0)) return size == 1.0 ? C(copysign(INFINITE, double(value))) : C(INFINITE - INFINITE);
     double low = 0.0, high = 6.0;
     for (int k = 0; k < 100; ++k) {
         double middle = 0.5 * (low + high);

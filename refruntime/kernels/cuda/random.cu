@@ -155,7 +155,7 @@ __global__ void bernoulli_of(bool* out, index_t n, index_t seed, index_t offset,
 __global__ void permutation_keys(pair_t* out, index_t n, index_t seed, index_t offset, index_t index_bits) {
     each_block(n, 2, seed, offset, [&](const Words& words, index_t at) {
         for (int i = 0; i < 2 && at + i < n; ++i) {
-            out[at + i] = (words.pair(i) >> index_bits << index_bits) | static_cast<pair_t>(at + i);
+            out[at + i] = (words.pair(i) >> (index_bits + 1) << index_bits) | static_cast<pair_t>(at + i);
         }
     });
 }

@@ -6,6 +6,7 @@ from typing import Any
 
 from refruntime._ops.opdef import ops
 from refruntime.errors import ShapeError
+from refruntime.nn.functional._image import constant_pad
 
 
 def _sizes(value: Any, n: int) -> tuple[int, ...]:
@@ -31,7 +32,7 @@ def _padded(
     if all(total % 2 == 0 for total in totals):
         return input, tuple(total // 2 for total in totals)
     sides = [side for total in reversed(totals) for side in (0, total % 2)]
-    return ops.constant_pad_nd(input, sides, 0.0), tuple(total // 2 for total in totals)
+    return constant_pad(input, sides, 0.0), tuple(total // 2 for total in totals)
 
 
 def conv1d(
@@ -84,7 +85,7 @@ def conv3d(
     batch, padding = _padded("conv3d", batch, weight, stride, padding, dilation, 3)
     pads, steps, gaps = _sizes(padding, 3), _sizes(stride, 3), _sizes(dilation, 3)
     if pads[0]:
-        batch = ops.constant_pad_nd(batch, [0, 0, 0, 0, pads[0], pads[0]], 0.0)
+        batch = constant_pad(batch, [0, 0, 0, 0, pads[0], pads[0]], 0.0)
     count, channels, _, height, width = batch.shape
     depth = weight.shape[2]
     # (N, C, windows, H, W, depth) -> (N, windows, C, depth, H, W)

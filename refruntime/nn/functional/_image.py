@@ -40,7 +40,7 @@ def pad(
             expected=f"an even number up to {2 * input.dim()}", got=str(len(sides)),
         )  # fmt: skip
     if mode == "constant":
-        return ops.constant_pad_nd(input, sides, 0.0 if value is None else value)
+        return constant_pad(input, sides, 0.0 if value is None else value)
     if value is not None and value != 0:
         raise ArgumentValueError(
             "pad", what=f'Padding mode "{mode}" doesn\'t take in value argument', got=str(value)
@@ -58,6 +58,30 @@ def pad(
         if before or after:
             input = _pad_by_index(input, input.dim() - 1 - d, before, after, mode)
     return input
+
+
+def constant_pad(input: Any, sides: list[int], value: float) -> Any:
+    """Put one value around the last dimensions; negative sizes crop."""
+    shape = list(input.shape)
+    inner: list[slice] = [slice(None)] * input.dim()
+    outer: list[slice] = [slice(None)] * input.dim()
+    for d in range(len(sides) // 2):
+        dim, before, after = input.dim() - 1 - d, sides[2 * d], sides[2 * d + 1]
+        size = shape[dim]
+        shape[dim] = size + before + after
+        if shape[dim] < 0:
+            raise ShapeError(
+                "pad", what=f"the size of dimension {dim} would be negative",
+                expected=f"sides that take at most {size}", got=f"({before}, {after})",
+            )  # fmt: skip
+        inner[dim] = slice(max(-before, 0), size - max(-after, 0))
+        outer[dim] = slice(max(before, 0), shape[dim] - max(after, 0))
+    kept = input[tuple(inner)]
+    if tuple(kept.shape) == tuple(shape):
+        return kept.clone()
+    full = ops.full(shape, value, dtype=input.dtype, device=input.device)
+    full[tuple(outer)] = kept
+    return full
 
 
 def _pad_by_index(input: Any, dim: int, before: int, after: int, mode: str) -> Any:
@@ -166,7 +190,7 @@ def unfold(
     columns = _window_places(width, kernel[1], gap[1], border[1], step[1], "unfold")
     if any(border):
         sides = [border[1], border[1], border[0], border[0]]
-        images = ops.constant_pad_nd(images, sides, 0.0)
+        images = constant_pad(images, sides, 0.0)
     images = ops.index_select(images, 2, _flat(rows, images))
     images = ops.index_select(images, 3, _flat(columns, images))
     parts = images.reshape(

@@ -84,7 +84,6 @@ class LRScheduler:
         self._remember_initial(last_epoch)
         self.base_lrs: list[Any] = rates(optimizer, "initial_lr")
         self.last_epoch = last_epoch
-        self._step_count = 0
         if not hasattr(optimizer, "_opt_called"):
             self.optimizer._opt_called = False
             optimizer.register_step_post_hook(_note_step)
@@ -101,6 +100,7 @@ class LRScheduler:
                 )
 
     def _initial_step(self) -> None:
+        self._step_count = 0
         self._is_initial = True
         try:
             self.step()

@@ -52,7 +52,7 @@ def wide(array: np.ndarray) -> np.ndarray:
 
 
 def assert_near(got: np.ndarray, expected: np.ndarray, ctype: str, scale: float = 1.0) -> None:
-    """Equal for integers; for floating types equal up to the rounding of the type (times ``scale``)."""
+    """Equal for integers, else up to the rounding of the type (times ``scale``)."""
     expected = np.asarray(expected)
     assert got.shape == expected.shape
     if ctype not in FLOATS:

@@ -38,7 +38,10 @@ class Order(IntEnum):
     SHUFFLED = 2
 
 
-FAILURES = {1: "threads of one block diverged at __syncthreads()", 2: "grid, block or shared memory too large"}
+FAILURES = {
+    1: "threads of one block diverged at __syncthreads()",
+    2: "grid, block or shared memory too large",
+}
 
 EPILOGUE = """
 static const cuda_host::Entry entries[] = {
@@ -138,13 +141,12 @@ def _cell(expression: str, index: int, parameter: Parameter, arg: Any) -> Any:
         return ctypes.c_double(arg)
     if parameter.kind == "s" and isinstance(arg, np.ndarray) and arg.nbytes == parameter.size:
         return (ctypes.c_char * arg.nbytes).from_buffer_copy(arg.tobytes())
-    raise TypeError(
-        f"{expression}: parameter {index} is {parameter.kind}{parameter.size}, got {type(arg).__name__}"
-        + (f" of {arg.nbytes} bytes" if isinstance(arg, np.ndarray) else "")
-    )
+    given = type(arg).__name__ + (f" of {arg.nbytes} bytes" if isinstance(arg, np.ndarray) else "")
+    wanted = f"{parameter.kind}{parameter.size}"
+    raise TypeError(f"{expression}: parameter {index} is {wanted}, got {given}")
 
 
-# ------------------------------------------------------------------------------------------ building
+# ----------------------------------------------------------------------------------------- building
 
 
 @cache
@@ -184,12 +186,12 @@ def _compile(text: str, base: Path, library: Path) -> None:
     unfinished.replace(library)
 
 
-# ------------------------------------------------------------------------------- running with guards
+# ------------------------------------------------------------------------------ running with guards
 
 
 @dataclass
 class Out:
-    """An array that the kernel must fill entirely: given to it full of a byte that varies by run."""
+    """An array that the kernel must fill entirely: it gets it full of a byte that varies by run."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -241,7 +243,9 @@ def run(
         elif exact:
             for i, (a, b) in enumerate(zip(first, results, strict=True)):
                 same = a.tobytes() == b.tobytes()
-                assert same, f"{expression}: array {i} depends on the order of threads or on stray memory"
+                assert same, (
+                    f"{expression}: array {i} depends on the order of threads or on stray memory"
+                )
     return first
 
 

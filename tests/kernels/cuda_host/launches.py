@@ -1,8 +1,8 @@
-"""Running launch functions without a card: `launch.raw` is answered by the kernels built for the host.
+"""Running launch functions without a card: the kernels built for the host answer `launch.raw`.
 
-State: none. Invariants: a launch is checked as CuPy would see it: the instance must be in the table,
-arguments must match the kernel's parameters in number, kind and size, and grid, block and shared
-memory must be what a card accepts. Tensors stay CPU tensors, so their addresses are real.
+State: none. Invariants: a launch is checked as CuPy would see it: the instance is in the table,
+arguments match the kernel's parameters in number, kind and size, and grid, block and shared memory
+are what a card accepts. Tensors stay CPU tensors, so their addresses are real.
 """
 
 from __future__ import annotations
@@ -63,7 +63,6 @@ def filled(shape: Iterable[int], dtype: DType, layout: str = "contiguous") -> Te
     out = tensor(stale.view(dtype.np).reshape(shape), layout)
     assert isinstance(out, TensorImpl)
     return out
-
 
 
 def assert_same(got: TensorImpl, expected: TensorImpl, tolerance: float) -> None:

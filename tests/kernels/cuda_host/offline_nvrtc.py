@@ -80,7 +80,9 @@ def compile_text(
                 program, [f"-arch={architecture}", *options, f"-I{header_folder()}"]
             )
         except nvrtc.NVRTCError as error:
-            raise RuntimeError(f"{name}, {architecture}:\n{nvrtc.getProgramLog(program)}") from error
+            raise RuntimeError(
+                f"{name}, {architecture}:\n{nvrtc.getProgramLog(program)}"
+            ) from error
         lowered = {e: nvrtc.getLoweredName(program, e) for e in expressions}
         return lowered, nvrtc.getCUBIN(program), nvrtc.getProgramLog(program)
     finally:
