@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from refruntime.kernels import cuda_instances
-from tests.kernels.cuda_host.arrays import BITS, DTYPES, FLOATS, assert_near, sample
+from tests.kernels.cuda_host.arrays import BITS, DTYPES, sample
 from tests.kernels.cuda_host.harness import HostModule, Out, Struct, run, strides_of, table
 
 Host = Callable[[str], HostModule]
@@ -145,43 +145,3 @@ def test_triangles_equal_numpy(
         args = [Out(x.shape, x.dtype), x, 4, 6, diagonal, x.size]
         got = run(host("rearrange"), expression, (2,), (16,), args)[0]
         np.testing.assert_array_equal(got, reference(x, diagonal))
-
-
-@pytest.mark.parametrize("name", BITS)
-@pytest.mark.parametrize("shift", [0, 1, 4])
-def test_roll_equals_numpy(host: Host, rng: np.random.Generator, name: str, shift: int) -> None:
-    x = bits(rng, (2, 5, 3), name)
-    expression = cuda_instances.require("rearrange", "roll_bits", (name,))
-    got = run(
-        host("rearrange"), expression, (1,), (8,), [Out(x.shape, x.dtype), x, 5, 3, shift, 30]
-    )[0]
-    np.testing.assert_array_equal(got, np.roll(x, shift, axis=1))
-
-
-def test_one_hot_rows_have_a_single_one(host: Host) -> None:
-    index = np.array([2, 0, 4, 1], np.int64)
-    got = run(host("rearrange"), "one_hot", (2,), (8,), [Out((4, 5), np.int64), index, 5, 20])[0]
-    np.testing.assert_array_equal(got, np.eye(5, dtype=np.int64)[index])
-
-
-@pytest.mark.parametrize("ctype", FLOATS)
-def test_sequence_is_computed_from_the_position(host: Host, ctype: str) -> None:
-    expression = cuda_instances.require("rearrange", "sequence", (ctype,))
-    args = [Out((9,), DTYPES[ctype]), 9, -1.0, 0.25]
-    got = run(host("rearrange"), expression, (1,), (4,), args)[0]
-    assert_near(got, -1.0 + 0.25 * np.arange(9), ctype)
-
-
-@pytest.mark.parametrize("ctype", cuda_instances.INTEGERS)
-def test_integer_sequences_are_exact(host: Host, ctype: str) -> None:
-    expression = cuda_instances.require("rearrange", "integer_sequence", (ctype,))
-    args = [Out((9,), DTYPES[ctype]), 9, 30, -3]
-    got = run(host("rearrange"), expression, (1,), (4,), args)[0]
-    np.testing.assert_array_equal(got, np.arange(30, 3, -3).astype(DTYPES[ctype]))
-
-
-def test_integers_beyond_double_precision_stay_exact(host: Host) -> None:
-    start = 2**60 + 1
-    args = [Out((3,), np.int64), 3, start, 1]
-    got = run(host("rearrange"), "integer_sequence<long long>", (1,), (4,), args)[0]
-    assert got.tolist() == [start, start + 1, start + 2]
