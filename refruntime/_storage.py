@@ -106,6 +106,8 @@ def external(ptr: int, nbytes: int, owner: Any, device: Device = CPU) -> Storage
 
 
 _cpu_allocator: Any = None
+# The allocators of the GPUs that this process drives, by index.
+gpu_allocators: list[Any] = []
 
 
 def allocator_of(device: Device) -> Any:
@@ -120,6 +122,8 @@ def _find_allocator(device: Device) -> Any:
     if device is CPU:
         _cpu_allocator = alloc.host()
         return _cpu_allocator
+    if device.type == "cuda" and (device.index or 0) < len(gpu_allocators):
+        return gpu_allocators[device.index or 0]
     raise DeviceError(
         "allocate",
         expected="device cpu",

@@ -1,8 +1,8 @@
 """Fused backwards of pointwise ops: one kernel of the gradient and what was saved.
 
 A backward such as ``grad * (1 - out * out)`` is a scalar body, so it runs as one loop. It has no
-derivative rule of its own: where one is needed, `decompose` runs the body's expressions as ops, whose
-histories make the result differentiable to any order.
+derivative rule of its own: where one is needed, `decompose` runs the body's expressions as ops,
+whose histories make the result differentiable to any order.
 
 State
 -----

@@ -139,7 +139,8 @@ def _weight_gradient(small: Any, large: Any, n: Any, kernel: Ints) -> Any:
 
 CONVOLUTION = register(
     OpDef("convolution", ("input", "weight", "bias"), infer=_convolution_infer,
-          cpu=kernels.convolution_cpu, vjp=_convolution_vjp, saves=("input", "weight"),
+          cpu=kernels.convolution_cpu, cuda=kernels.convolution_cuda,
+          vjp=_convolution_vjp, saves=("input", "weight"),
           autocast="lower")
 )  # fmt: skip
 
@@ -172,7 +173,8 @@ def _weight_vjp(h: Any, n: Any) -> tuple[Any, Any]:
 
 CONVOLUTION_WEIGHT = register(
     OpDef("convolution_weight", ("grad", "input"), infer=_weight_infer,
-          cpu=kernels.convolution_weight_cpu, vjp=_weight_vjp, saves=("grad", "input"),
+          cpu=kernels.convolution_weight_cpu, cuda=kernels.convolution_weight_cuda,
+          vjp=_weight_vjp, saves=("grad", "input"),
           autocast="lower")
 )  # fmt: skip
 

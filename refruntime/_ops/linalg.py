@@ -19,6 +19,7 @@ from refruntime._ops.opdef import NO_PARAMS, OpDef, front, ops, register, requir
 from refruntime._ops.reductions import torch_name
 from refruntime.errors import DTypeError, KernelMissingError, ShapeError
 from refruntime.kernels import matmul as kernels
+from refruntime.kernels import matmul_cuda as gpu
 
 
 def _clash(op: str, what: str, a: Any, b: Any, remedy: str) -> NoReturn:
@@ -97,7 +98,8 @@ def _mm_vjp(g: Any, n: Any) -> tuple[Any, Any]:
 
 
 MM = register(
-    OpDef("mm", ("input", "mat2"), infer=_mm_infer, cpu=kernels.matmul_cpu, vjp=_mm_vjp,
+    OpDef("mm", ("input", "mat2"), infer=_mm_infer, cpu=kernels.matmul_cpu,
+          cuda=gpu.matmul_cuda, vjp=_mm_vjp,
           saves=("input", "mat2"), autocast="lower")
 )  # fmt: skip
 
@@ -134,7 +136,8 @@ def _stack_vjp(g: Any, n: Any) -> tuple[Any, Any]:
 
 
 STACK = register(
-    OpDef("bmm", ("input", "mat2"), infer=_stack_infer, cpu=kernels.matmul_cpu, vjp=_stack_vjp,
+    OpDef("bmm", ("input", "mat2"), infer=_stack_infer, cpu=kernels.matmul_cpu,
+          cuda=gpu.matmul_cuda, vjp=_stack_vjp,
           saves=("input", "mat2"), autocast="lower")
 )  # fmt: skip
 
@@ -227,11 +230,13 @@ def _conj(x: Any) -> Any:
 
 DOT = register(
     OpDef("dot", ("input", "tensor"), infer=_dot_rule("dot"), cpu=kernels.dot_cpu,
+          cuda=gpu.dot_cuda,
           vjp=lambda g, n: (ops.mul(g, _conj(n.tensor)), ops.mul(g, _conj(n.input))),
           saves=("input", "tensor"), autocast="lower")
 )  # fmt: skip
 VDOT = register(
     OpDef("vdot", ("input", "tensor"), infer=_dot_rule("vdot"), cpu=kernels.vdot_cpu,
+          cuda=gpu.vdot_cuda,
           vjp=lambda g, n: (ops.mul(_conj(g), n.tensor), ops.mul(g, n.input)),
           saves=("input", "tensor"))
 )  # fmt: skip
@@ -277,7 +282,8 @@ def _mv_vjp(g: Any, n: Any) -> tuple[Any, Any]:
 
 
 MV = register(
-    OpDef("mv", ("input", "vec"), infer=_mv_infer, cpu=kernels.mv_cpu, vjp=_mv_vjp,
+    OpDef("mv", ("input", "vec"), infer=_mv_infer, cpu=kernels.mv_cpu,
+          cuda=gpu.mv_cuda, vjp=_mv_vjp,
           saves=("input", "vec"), autocast="lower")
 )  # fmt: skip
 
@@ -332,6 +338,7 @@ def _addmm_vjp(g: Any, n: Any) -> tuple[Any, Any, Any]:
 def _addmm_op(name: str) -> OpDef:
     return register(
         OpDef(name, ("input", "mat1", "mat2"), infer=_addmm_infer, cpu=kernels.addmm_cpu,
+              cuda=gpu.addmm_cuda,
               vjp=_addmm_vjp, saves=("mat1", "mat2"), autocast="lower", inplace=True)
     )  # fmt: skip
 
@@ -432,6 +439,7 @@ def outer_last(g: Any, weight: Any) -> Any:
 
 LINEAR = register(
     OpDef("linear", ("input", "weight", "bias"), infer=_linear_infer, cpu=kernels.linear_cpu,
+          cuda=gpu.linear_cuda,
           vjp=_linear_vjp, saves=("input", "weight"), autocast="lower",
           backward_name="AddmmBackward0")
 )  # fmt: skip

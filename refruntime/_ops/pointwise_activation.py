@@ -238,8 +238,12 @@ def celu_backward(grad: Any, input: Any, *, alpha: Any) -> Any:
 CELU_BACKWARD: Any = celu_backward
 
 
+def _celu_reference(x: Any, alpha: float = 1.0) -> Any:
+    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0) / alpha))
+
+
 @pointwise(vjp=_backward(CELU_BACKWARD, "input", "alpha"), saves=("input",), method=False,
-           reference=lambda x, alpha=1.0: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0) / alpha)),
+           reference=_celu_reference,
            samples=unary(alpha=1.5), **_FLOATS)  # fmt: skip
 def celu(input: Any, *, alpha: float = 1.0) -> Any:
     """Return ``input`` where positive, else ``alpha * (exp(input / alpha) - 1)``."""
@@ -261,7 +265,8 @@ SILU_BACKWARD: Any = silu_backward
 
 
 @pointwise(vjp=_backward(SILU_BACKWARD, "input"), saves=("input",), method=False,
-           reference=lambda x: x / (1 + np.exp(-x)), samples=unary(-4.0, 4.0), **_FLOATS)  # fmt: skip
+           reference=lambda x: x / (1 + np.exp(-x)), samples=unary(-4.0, 4.0),
+           **_FLOATS)  # fmt: skip
 def silu(input: Any) -> Any:
     """Return ``input * sigmoid(input)``."""
     return input * sigmoid(input)
@@ -323,7 +328,7 @@ GELU_TANH: Any = _gelu_tanh
 
 @front(GELU, method=False, inplace=True)
 def gelu(input: Any, *, approximate: str = "none", out: Any = None) -> Any:
-    """Return ``input`` times the normal distribution function at it; `approximate` may be "tanh"."""
+    """Return ``input`` times the normal distribution function; `approximate` may be "tanh"."""
     if approximate not in ("none", "tanh"):
         raise ArgumentValueError(
             "gelu", what="approximate argument must be either none or tanh",
@@ -363,7 +368,8 @@ LOGSIGMOID_BACKWARD: Any = logsigmoid_backward
 
 @pointwise(vjp=_backward(LOGSIGMOID_BACKWARD, "input"), saves=("input",), method=False,
            inplace=False, backward_name="LogSigmoidBackward0", aliases=("log_sigmoid",),
-           reference=lambda x: -np.logaddexp(0, -x), samples=unary(-4.0, 4.0), **_FLOATS)  # fmt: skip
+           reference=lambda x: -np.logaddexp(0, -x), samples=unary(-4.0, 4.0),
+           **_FLOATS)  # fmt: skip
 def logsigmoid(input: Any) -> Any:
     """Return the logarithm of the sigmoid."""
     return minimum(input, 0) - log1p(exp(-abs(input)))

@@ -38,7 +38,7 @@ def _factor_type(name: str, input: Any, other: Any, alpha: Any) -> None:
     """Refuse a float factor of integers."""
     if not isinstance(alpha, float):
         return
-    if any(isinstance(v, TensorImpl) and not v.meta.dtype.kind in "iub" for v in (input, other)):
+    if any(isinstance(v, TensorImpl) and v.meta.dtype.kind not in "iub" for v in (input, other)):
         return
     if isinstance(other, float) or isinstance(input, float):
         return
@@ -78,7 +78,8 @@ def add(input: Any, other: Any, *, alpha: Any = 1, out: Any = None) -> Any:
 
 
 @pointwise(publish=False, vjp=lambda g, n: (g, ops.neg(g) if n.needs[1] else None),
-           reference=np.subtract, refuse="b", samples=binary(), error_samples=_mismatch)  # fmt: skip
+           reference=np.subtract, refuse="b", samples=binary(),
+           error_samples=_mismatch)  # fmt: skip
 def sub_(input: Any, other: Any) -> Any:
     """Difference."""
     return input - other
@@ -144,7 +145,8 @@ def _div_vjp(g: Any, n: Any) -> Any:
 
 
 @pointwise(publish=False, result="float", vjp=_div_vjp, saves=("input", "other"),
-           reference=np.divide, samples=binary(right=(0.5, 3.0)), error_samples=_mismatch)  # fmt: skip
+           reference=np.divide, samples=binary(right=(0.5, 3.0)),
+           error_samples=_mismatch)  # fmt: skip
 def div_(input: Any, other: Any) -> Any:
     """Quotient."""
     return input / other
@@ -322,7 +324,8 @@ def _addcdiv_vjp(g: Any, n: Any) -> Any:
 
 
 @pointwise(publish=False, result="float", vjp=_addcdiv_vjp, saves=("tensor1", "tensor2"),
-           samples=_addcmul_samples, reference=lambda x, a, b, value=1: x + value * a / b)  # fmt: skip
+           samples=_addcmul_samples,
+           reference=lambda x, a, b, value=1: x + value * a / b)  # fmt: skip
 def addcdiv_(input: Any, tensor1: Any, tensor2: Any, *, value: Any) -> Any:
     """Sum with a scaled quotient."""
     return input + value * (tensor1 / tensor2)

@@ -21,7 +21,16 @@ from refruntime._ops.elementwise import pointwise
 from refruntime._ops.opdef import NO_PARAMS, Inplace, front, ops, require_tensor
 from refruntime._ops.samples import ErrorSample, Sample, T, binary, unary
 from refruntime.errors import ArgumentValueError, DTypeError, ShapeError
-from refruntime.kernels.mathtable import copysign, fmax, fmin, isnan, maximum, minimum, nextafter, signbit
+from refruntime.kernels.mathtable import (
+    copysign,
+    fmax,
+    fmin,
+    isnan,
+    maximum,
+    minimum,
+    nextafter,
+    signbit,
+)
 
 # ---------------------------------------------------------------------------------------------
 # where, masked_fill
@@ -260,7 +269,7 @@ def _clamp_samples() -> Any:
     yield Sample((T((3, 4)), T((4,), low=-1.5, high=-0.5), T((3, 1), low=0.5, high=1.5)))
     yield Sample((T((6,)),), {"min": -0.6}, name="min alone")
     yield Sample((T((6,)),), {"max": 0.6}, name="max alone")
-    yield Sample((T((6,), _dtypes.int64, low=-5, high=5), -1.5, 2), grad=False, name="int and float")
+    yield Sample((T((6,), _dtypes.int64, low=-5, high=5), -1.5, 2), grad=False, name="numbers")
     yield Sample((T((3,), values=[float("nan"), 5.0, -5.0]), -1.0, 1.0), grad=False, name="NaN")
 
 
@@ -404,10 +413,7 @@ def nan_to_num_(input: Any, *, nan: Any, posinf: Any, neginf: Any) -> Any:
 
 
 def _nan_to_num_reference(x: Any, nan: float = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
-    limits = np.finfo(np.float32)
-    high = limits.max if posinf is None else posinf
-    low = limits.min if neginf is None else neginf
-    return np.nan_to_num(x, nan=nan, posinf=high, neginf=low)
+    return np.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)
 
 
 NAN_TO_NUM: Any = nan_to_num_

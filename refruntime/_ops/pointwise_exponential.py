@@ -88,7 +88,8 @@ def log10_(input: Any) -> Any:
 
 
 @pointwise(result="float", vjp=lambda g, n: ops.div(g, ops.add(n.input, 1)), saves=("input",),
-           reference=np.log1p, samples=unary(-0.9, 4.0), backward_name="Log1PBackward0")  # fmt: skip
+           reference=np.log1p, samples=unary(-0.9, 4.0),
+           backward_name="Log1PBackward0")  # fmt: skip
 def log1p_(input: Any) -> Any:
     """Return ``log(1 + input)``, accurate near zero."""
     return log1p(input)
@@ -128,7 +129,7 @@ def _logaddexp_vjp(g: Any, n: Any) -> Any:
 
 
 @pointwise(vjp=_logaddexp_vjp, saves=("input", "other"), reference=np.logaddexp, refuse="biu",
-           samples=binary(number=None), method=True, inplace=False)  # fmt: skip
+           samples=binary(number=None), inplace=False)  # fmt: skip
 def logaddexp(input: Any, other: Any) -> Any:
     """Return ``log(exp(input) + exp(other))`` without overflow."""
     same = input == other and isinf(input)
@@ -271,8 +272,7 @@ def _pow_vjp(g: Any, n: Any) -> Any:
 
 
 def _pow_samples() -> Any:
-    for sample in binary(0.3, 2.0, right=(-2.0, 2.0), number=None)():
-        yield sample
+    yield from binary(0.3, 2.0, right=(-2.0, 2.0), number=None)()
     for number in (2, 3, 0.5, -0.5, -1, 1, 0, 2.5, -2):
         yield Sample((T((4,), low=0.4), number), name=f"exponent {number}")
     yield Sample((2.5, T((4,))), name="number base")
@@ -285,7 +285,8 @@ def _pow_errors() -> Any:
 
 
 @pointwise(publish=False, vjp=_pow_vjp, saves=("input", "exponent", "out"), reference=np.power,
-           samples=_pow_samples, error_samples=_pow_errors, backward_name="PowBackward1")  # fmt: skip
+           samples=_pow_samples, error_samples=_pow_errors,
+           backward_name="PowBackward1")  # fmt: skip
 def pow_(input: Any, exponent: Any) -> Any:
     """Power."""
     return input**exponent

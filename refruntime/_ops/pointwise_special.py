@@ -139,8 +139,7 @@ def logit(input: Any, eps: float | None = None, *, out: Any = None) -> Any:
 
 def _digamma_reference(x: Any) -> Any:
     step = 1e-5
-    value = (_each(math.lgamma)(x + step) - _each(math.lgamma)(x - step)) / (2 * step)
-    return value
+    return (_each(math.lgamma)(x + step) - _each(math.lgamma)(x - step)) / (2 * step)
 
 
 @pointwise(result="float", vjp=lambda g, n: ops.mul(g, ops.digamma(n.input)), saves=("input",),
@@ -205,7 +204,8 @@ METHODS["polygamma"] = lambda self, n: polygamma(n, self)
 
 
 @pointwise(result="float", reference=lambda s, q: _polygamma_reference(1, q), method=False,
-           inplace=False, samples=lambda: [Sample((2.0, T((5,), low=0.5, high=4.0)), grad=False)])  # fmt: skip
+           inplace=False,
+           samples=lambda: [Sample((2.0, T((5,), low=0.5, high=4.0)), grad=False)])  # fmt: skip
 def zeta_(input: Any, other: Any) -> Any:
     """Return Hurwitz's zeta function, the sum of ``(other + k) ** -input``."""
     return zeta(input, other)

@@ -194,7 +194,8 @@ def _atan2_vjp(g: Any, n: Any) -> Any:
 
 
 @pointwise(result="float", vjp=_atan2_vjp, saves=("input", "other"), reference=np.arctan2,
-           samples=binary(0.2, 2.0, right=(-2.0, -0.2), number=None), aliases=("arctan2",))  # fmt: skip
+           samples=binary(0.2, 2.0, right=(-2.0, -0.2), number=None),
+           aliases=("arctan2",))  # fmt: skip
 def atan2_(input: Any, other: Any) -> Any:
     """Return the angle of the point (`other`, `input`)."""
     return atan2(input, other)

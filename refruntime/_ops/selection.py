@@ -30,6 +30,7 @@ from refruntime.errors import (
     ShapeError,
 )
 from refruntime.kernels import index as walks
+from refruntime.kernels.select_cuda import embedding_backward_cuda, nonzero_cuda
 
 # ---------------------------------------------------------------------------------------------
 # Places of true elements
@@ -37,6 +38,8 @@ from refruntime.kernels import index as walks
 
 def _run_nonzero(op: OpDef, inputs: tuple[Any, ...], params: dict[str, Any]) -> TensorImpl:
     """Find first, then allocate: the number of rows is not known before."""
+    if inputs[0].meta.device.type != "cpu":
+        return nonzero_cuda(inputs[0])
     array = inputs[0].array()
     found = np.nonzero(array if array.ndim else array.reshape(1))
     count = len(found[0])
@@ -369,6 +372,7 @@ EMBEDDING_BACKWARD = register(
         ("grad", "indices"),
         infer=_embedding_backward_infer,
         cpu=_embedding_backward_cpu,
+        cuda=embedding_backward_cuda,
         vjp=_embedding_backward_vjp,
         saves=("indices",),
         samples=lambda: [

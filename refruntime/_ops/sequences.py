@@ -24,6 +24,7 @@ from refruntime._ops.creation import dtype_like, finish, new_meta
 from refruntime._ops.opdef import OpDef, front, register
 from refruntime._ops.samples import ErrorSample, Sample
 from refruntime.errors import ShapeError
+from refruntime.kernels import sequence_cuda
 
 Array = Any
 
@@ -50,13 +51,16 @@ def _range_values(shape: tuple[int, ...], start: Any, step: Any) -> Array:
     return np.arange(shape[0], dtype=kind) * step + start
 
 
-def _sequence_op(name: str, values: Callable[..., Array], **fields: Any) -> OpDef:
-    return register(OpDef(name, (), infer=_meta_param, cpu=_writes(values), **fields))
+def _sequence_op(
+    name: str, values: Callable[..., Array], cuda: Callable[..., None] | None = None, **fields: Any
+) -> OpDef:
+    return register(OpDef(name, (), infer=_meta_param, cpu=_writes(values), cuda=cuda, **fields))
 
 
 ARANGE = _sequence_op(
     "arange",
     _range_values,
+    sequence_cuda.arange_cuda,
     samples=lambda: [
         Sample((5,), grad=False),
         Sample((2, 11, 3), grad=False),
@@ -73,6 +77,7 @@ ARANGE = _sequence_op(
 LINSPACE = _sequence_op(
     "linspace",
     lambda shape, start, end: np.linspace(start, end, shape[0]),
+    sequence_cuda.linspace_cuda,
     samples=lambda: [Sample((0, 1, 5), grad=False), Sample((-3.0, 7.0, 1), grad=False)],
     error_samples=lambda: [ErrorSample((0, 1, -1), RuntimeError, "must be non-negative")],
     reference=np.linspace,
@@ -80,12 +85,14 @@ LINSPACE = _sequence_op(
 LOGSPACE = _sequence_op(
     "logspace",
     lambda shape, start, end, base: np.power(base, np.linspace(start, end, shape[0])),
+    sequence_cuda.logspace_cuda,
     samples=lambda: [Sample((0, 2, 3), grad=False), Sample((-1.0, 1.0, 4, 2.0), grad=False)],
     reference=lambda start, end, steps, base=10.0: np.logspace(start, end, steps, base=base),
 )
 EYE = _sequence_op(
     "eye",
     lambda shape: np.eye(*shape),
+    sequence_cuda.eye_cuda,
     samples=lambda: [Sample((3,), grad=False), Sample((2, 4), grad=False)],
     reference=np.eye,
 )

@@ -50,11 +50,12 @@ def peak(samples: Iterable[tuple[int, Sample]]) -> tuple[int, Sample]:
 
 def thin(samples: Sequence[Sample], limit: int = MAX_POINTS) -> list[int]:
     """Return the places of about `limit` samples: the largest of each run, and the last."""
-    width = -(-len(samples) // limit)
-    runs = (range(start, min(start + width, len(samples))) for start in range(0, len(samples), width))
+    count = len(samples)
+    width = -(-count // limit)
+    runs = (range(start, min(start + width, count)) for start in range(0, count, width))
     kept = [max(run, key=lambda place: sum(samples[place].by_category)) for run in runs]
-    if kept and kept[-1] != len(samples) - 1:
-        kept.append(len(samples) - 1)
+    if kept and kept[-1] != count - 1:
+        kept.append(count - 1)
     return kept
 
 

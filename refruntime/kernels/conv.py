@@ -40,6 +40,15 @@ from refruntime.kernels.conv_plan import (
 )
 from refruntime.kernels.conv_table import BATCH, BUFFER
 from refruntime.kernels.copy import contiguous_impl
+from refruntime.kernels.gpu import (
+    THREADS,
+    into_contiguous_cuda,
+    optional_address,
+    packed_cuda,
+    scratch,
+    split,
+    struct,
+)
 from refruntime.kernels.reduce import into_contiguous
 from refruntime.kernels.tiles import DotTile, OuterTile, PadRow, ShiftRow
 
@@ -193,3 +202,70 @@ def convolution_weight_cpu(
     g, x = contiguous_impl(g), contiguous_impl(x)
     shape = _shape_of(g.meta, x.meta, kernel, stride, padding, dilation, groups, False)
     correlate_weight_cpu(out, g, x, shape)
+
+
+# ---------------------------------------------------------------------------------------------
+# The kernels of the ops, GPU
+
+
+# Side of the square of the result that a block of cuda/conv.cu computes.
+_TILE = 64
+
+
+def _conv_shape(
+    small: TensorMeta, large: TensorMeta, kernel: Any, stride: Any, padding: Any, dilation: Any,
+    groups: int,
+) -> Any:  # fmt: skip
+    """Return the struct ``ConvShape`` of cuda/conv.cu."""
+    return struct(
+        large.shape[0], large.shape[1], small.shape[1], groups,
+        *_in_three(tuple(large.shape[2:]), 1), *_in_three(tuple(kernel), 1),
+        *_in_three(tuple(stride), 1), *_in_three(tuple(padding), 0),
+        *_in_three(tuple(dilation), 1), *_in_three(tuple(small.shape[2:]), 1),
+    )  # fmt: skip
+
+
+@into_contiguous_cuda
+def convolution_cuda(
+    out: TensorImpl, x: TensorImpl, weight: TensorImpl, bias: TensorImpl | None, *, stride: Any,
+    padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int,
+) -> None:  # fmt: skip
+    """Convolution or transposed convolution in one to three dimensions, on the GPU."""
+    if not out.meta.numel:
+        return
+    x, weight = packed_cuda(x), packed_cuda(weight)
+    bias = None if bias is None else packed_cuda(bias)
+    small, large = (x.meta, out.meta) if transposed else (out.meta, x.meta)
+    shape = _conv_shape(small, large, weight.meta.shape[2:], stride, padding, dilation, groups)
+    columns, rows = out.meta.numel // out.meta.shape[1], out.meta.shape[1] // groups
+    launch.raw(
+        "conv", "conv", ("Input" if transposed else "Forward", x.meta.dtype.ctype),
+        (-(-columns // _TILE), -(-rows // _TILE), groups), (THREADS,),
+        (out.address(), weight.address(), x.address(), optional_address(bias), shape, 1),
+    )  # fmt: skip
+
+
+@into_contiguous_cuda
+def convolution_weight_cuda(
+    out: TensorImpl, g: TensorImpl, x: TensorImpl, *, stride: Any, padding: Any, dilation: Any,
+    groups: int, kernel: Any,
+) -> None:  # fmt: skip
+    """The gradient of a convolution's weight, on the GPU: split by shape, summed in order."""
+    count = out.meta.numel
+    if not count:
+        return
+    g, x = packed_cuda(g), packed_cuda(x)
+    columns, rows = -(-count // out.meta.shape[0] // _TILE), -(-g.meta.shape[1] // groups // _TILE)
+    depth = g.meta.numel // g.meta.shape[1]
+    splits, _ = split(depth, columns * rows * groups, least=512)
+    partial = scratch(x, (splits, count), x.meta.dtype.compute)
+    shape = _conv_shape(g.meta, x.meta, kernel, stride, padding, dilation, groups)
+    ctype = x.meta.dtype.ctype
+    launch.raw(
+        "conv", "conv", ("Weight", ctype), (columns, rows, groups * splits), (THREADS,),
+        (partial.address(), g.address(), x.address(), 0, shape, splits),
+    )  # fmt: skip
+    launch.raw(
+        "conv", "conv_weight_finish", (ctype,), (-(-count // THREADS),), (THREADS,),
+        (out.address(), partial.address(), splits, count),
+    )  # fmt: skip

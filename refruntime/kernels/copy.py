@@ -6,8 +6,8 @@ Plans of copies that were made, by the metas of target and source (bounded).
 
 Invariants
 ----------
-* Same dtype moves bits, whatever the dtype, complex ones included; a cast is the pointwise kernel of
-  the identity. Casts of complex numbers go through NumPy.
+* Same dtype moves bits, whatever the dtype, complex ones included; a cast is the pointwise kernel
+  of the identity. Casts of complex numbers go through NumPy.
 * The source may have fewer dimensions or sizes of 1: it is broadcast to the target.
 * Target and source do not overlap, unless they are the same elements.
 """
@@ -31,7 +31,7 @@ from refruntime.errors import DTypeError
 from refruntime.kernels import launch
 from refruntime.kernels.emit_numba import kernel_for
 from refruntime.kernels.scalar import Body, single
-from refruntime.kernels.variants import T, load_T, ptr_T, store_T, template
+from refruntime.kernels.variants import load_T, ptr_T, store_T, template
 
 _IDENTITY = Body.from_source("def cast(x):\n    return x")
 _CONSTANT = Body.from_source("def fill(*, value):\n    return value")
@@ -244,7 +244,8 @@ def fill_number(value: Any, dtype: DType) -> float | int:
     if isinstance(value, complex):
         if value.imag:
             raise DTypeError(
-                "fill_", what="value cannot be converted to type " + dtype.name + " without overflow",
+                "fill_",
+                what=f"value cannot be converted to type {dtype.name} without overflow",
                 expected="a real number", got=repr(value), remedy="fill a complex tensor",
             )  # fmt: skip
         value = value.real

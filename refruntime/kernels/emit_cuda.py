@@ -6,8 +6,8 @@ None; compiled modules are kept by `jit`.
 
 Invariants
 ----------
-* The source is one kernel, without templates, in the subset that `cuda/common.cuh` describes, so that the
-  tests can also run it as host C++.
+* The source is one kernel, without templates, in the subset that `cuda/common.cuh` describes, so
+  that the tests can also run it as host C++.
 * Parameters in order: outputs, inputs, immediates (``double`` or ``long long``), a table of byte
   strides (strided form only), the number of elements.
 * Half types are computed in float and rounded at the store; integer division by zero gives 0.
@@ -16,7 +16,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from refruntime import _dtypes
@@ -36,6 +36,7 @@ class CudaDialect(Dialect):
     target = "cuda"
 
     def cast(self, text: str, source: DType, to: DType) -> str:
+        """Convert, to a truth value by comparing with zero."""
         if to is _dtypes.bool_:
             return f"({text} != {self.literal(0, source)})"
         if source.kind == "f" and to.kind in "iu" and to.itemsize < 4:
@@ -44,6 +45,7 @@ class CudaDialect(Dialect):
         return f"{to.name}({text})"
 
     def literal(self, value: float | bool, dtype: DType) -> str:
+        """Spell a constant of the type."""
         if dtype is _dtypes.bool_:
             return "true" if value else "false"
         if dtype.kind != "f":
@@ -53,13 +55,16 @@ class CudaDialect(Dialect):
         return f"{dtype.name}({text})"
 
     def declare(self, name: str, dtype: DType, text: str) -> str:
+        """Name a value."""
         kind = "bool" if dtype is _dtypes.bool_ else dtype.name
         return f"const {kind} {name} = {text};"
 
     def type_name(self, dtype: DType) -> str:
+        """Spell the type."""
         return dtype.name
 
     def fail(self, condition: str) -> str:
+        """Note a division by zero."""
         # A GPU cannot raise; as in PyTorch, the quotient is then meaningless.
         return f"// {condition} gives 0."
 
@@ -131,7 +136,7 @@ def _store(lowering: Lowering, index: int, dtype: DType, strided: bool) -> str:
     return f"{_place(f'out_{index}', dtype.ctype, index, strided, False)} = {value};"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _kernel(
     graph: Graph, in_dtypes: tuple[DType, ...], out_dtypes: tuple[DType, ...], strided: bool
 ) -> Any:

@@ -31,13 +31,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from typing import Any
 
 from refruntime import _dtypes
 from refruntime._dtypes import DType
 from refruntime._native import NativeKernel, generated_module
-from refruntime.kernels import scalarmath, vectormath
+from refruntime.kernels import intrinsics, scalarmath
 from refruntime.kernels.elements import element_of
 from refruntime.kernels.lower import Dialect, Lowering, Var
 from refruntime.kernels.scalar import Graph
@@ -52,6 +52,7 @@ class NumbaDialect(Dialect):
     target = "cpu"
 
     def cast(self, text: str, source: DType, to: DType) -> str:
+        """Convert, to a truth value by comparing with zero."""
         if to is _dtypes.bool_:
             return f"{text} != {self.literal(0, source)}"
         if source.kind == "f" and to.kind in "iu" and to.itemsize < 4:
@@ -60,6 +61,7 @@ class NumbaDialect(Dialect):
         return f"{to.name}({text})"
 
     def literal(self, value: float | bool, dtype: DType) -> str:
+        """Spell a constant of the type."""
         if dtype is _dtypes.bool_:
             return str(bool(value))
         if dtype.kind != "f":
@@ -70,12 +72,15 @@ class NumbaDialect(Dialect):
         )
 
     def declare(self, name: str, dtype: DType, text: str) -> str:
+        """Name a value."""
         return f"{name} = {text}"
 
     def type_name(self, dtype: DType) -> str:
+        """Spell the type."""
         return dtype.name
 
     def fail(self, condition: str) -> str:
+        """Note a division by zero."""
         return f"status |= int64({condition})"
 
 
@@ -127,7 +132,7 @@ class PointwiseKernel:
         return kernel
 
 
-@lru_cache(maxsize=None)
+@cache
 def kernel_for(
     graph: Graph, in_dtypes: tuple[DType, ...], out_dtypes: tuple[DType, ...]
 ) -> PointwiseKernel:
@@ -265,10 +270,10 @@ def _imports(text: str) -> str:
     words = set(_WORD.findall(text))
     sources: list[tuple[str, Any]] = [
         ("numpy", lambda w: w in _NUMPY_TYPES),
-        ("refruntime._native", lambda w: w == "native" or w.startswith(("ptr_", "widen_", "narrow_"))),
+        ("refruntime._native", lambda w: w.startswith(("native", "ptr_", "widen_", "narrow_"))),
         ("refruntime.kernels.memory", lambda w: w in ("fetch", "put")),
         ("refruntime.kernels.scalarmath", lambda w: w in _SCALAR_NAMES),
-        ("refruntime.kernels.vectormath", lambda w: w == "select" or w in vectormath.INTRINSICS),
+        ("refruntime.kernels.intrinsics", lambda w: w == "select" or w in intrinsics.INTRINSICS),
     ]
     lines = ["import math\n"] if "math" in words else []
     for module, belongs in sources:

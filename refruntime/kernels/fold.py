@@ -40,7 +40,7 @@ from refruntime.kernels.variants import (
     store_D,
     template,
 )
-from refruntime.kernels.vectormath import INTRINSICS
+from refruntime.kernels.intrinsics import INTRINSICS
 
 # Outputs that the column loop folds at a time: their totals stay in the first-level cache.
 TILE = 256

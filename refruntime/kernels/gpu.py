@@ -73,6 +73,15 @@ def packed_cuda(x: TensorImpl) -> TensorImpl:
     return copy
 
 
+def gpu_array(x: TensorImpl) -> Any:
+    """Show a tensor's memory to CuPy, without a copy; the array keeps the storage alive."""
+    meta, cuda = x.meta, _optional.cupy.cuda
+    span = cuda.UnownedMemory(x.storage.ptr, x.storage.nbytes, x.storage, meta.device.index or 0)
+    strides = tuple(stride * meta.dtype.itemsize for stride in meta.strides)
+    pointer = cuda.MemoryPointer(span, x.byte_offset)
+    return _optional.cupy.ndarray(tuple(meta.shape), meta.dtype.np, pointer, strides)
+
+
 def optional_address(x: TensorImpl | None) -> int:
     """Return the address of an optional operand, 0 for none."""
     return 0 if x is None else x.address()

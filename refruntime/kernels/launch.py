@@ -12,8 +12,8 @@ Invariants
   block one another.
 * Chunks cover ``[0, total)`` exactly once, whatever the number of threads.
 * After a fork the child starts with no pool and an empty queue.
-* Kernels return a status (or None): `parallel_for` returns the largest, `raise_status` turns it into
-  the error, here and nowhere else.
+* Kernels return a status (or None): `parallel_for` returns the largest, `raise_status` turns it
+  into the error, here and nowhere else.
 """
 
 from __future__ import annotations

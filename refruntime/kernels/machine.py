@@ -2,8 +2,8 @@
 
 A function such as ``exp`` of `vectormath` is written once over a machine and values that overload
 the operators. With `IrMachine` it becomes LLVM instructions inside a kernel (which vectorise, for
-there is no call and no branch); with `PlainMachine` it computes on NumPy scalars or arrays, which is
-its twin in pure mode and its form in accuracy tests.
+there is no call and no branch); with `PlainMachine` it computes on NumPy scalars or arrays, which
+is its twin in pure mode and its form in accuracy tests.
 
 State
 -----
@@ -164,6 +164,7 @@ class IrMachine(Limits):
         return Value(self, self.ir.Constant(self.int_type, int(value)), "i")
 
     def compare(self, op: str, left: Value, right: Any) -> Value:
+        """Compare two values of one kind."""
         other = self.like(right, left.kind)
         if left.kind == "f":
             emit = self.builder.fcmp_unordered if op == "!=" else self.builder.fcmp_ordered
@@ -245,7 +246,7 @@ class IrMachine(Limits):
         return Value(self, ir, "i")
 
     def lookup(self, table: tuple[float, ...], index: Value) -> Value:
-        """Return element `index` (in range) of a constant table of doubles, on the 64-bit machine."""
+        """Return element `index` of a constant table of doubles, on the 64-bit machine."""
         ir, builder = self.ir, self.builder
         name = f"refruntime.table.{hash(table) & 0xFFFFFFFFFFFF:x}"
         kind = ir.ArrayType(ir.DoubleType(), len(table))

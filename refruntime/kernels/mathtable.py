@@ -7,13 +7,14 @@ numbers. Operators are functions of the table too (``a + b`` is ``add``).
 
 Invariants
 ----------
-* A template has ``{0} {1} {2}`` for its arguments, which are names or literals, ``{C}`` for the type
-  that the step computes in, and ``{w}`` for its bits; an argument may appear more than once.
+* A template has ``{0} {1} {2}`` for its arguments, which are names or literals, ``{C}`` for the
+  type that the step computes in, and ``{w}`` for its bits; an argument may appear more than once.
 * A function without a template for a kind of dtype does not exist there: using it is an error when
   the kernel is made, never a wrong result.
 * Truth values and numbers are told apart: ``takes`` and ``gives`` have ``n`` for a number of the
   step's type and ``b`` for a truth value, and the emitters convert between them.
-* CPU templates name functions of `vectormath` and `scalarmath`; for speed and accuracy see there.
+* The templates of `numba.cuda` (target ``device``) are the CPU's but for `DEVICE`.
+* CPU templates name functions of `intrinsics` and `scalarmath`; for speed and accuracy see there.
   CUDA templates name CUDA's own, whose float and double forms overload, and `cuda/pointwise.cuh`.
 """
 
@@ -55,7 +56,11 @@ class Function:
     fails_if: str = ""
 
     def template(self, target: str, kind: str) -> str:
-        """Return the template for ``"cpu"`` or ``"cuda"`` and a dtype kind (``f i u b``), or ""."""
+        """Return the template for ``"cpu"``, ``"cuda"`` or ``"device"`` and a dtype kind, or ""."""
+        if target == "device":
+            return DEVICE.get(self.name, self.cpu) if kind == "f" else INTEGER_DEVICE.get(
+                self.name, self.cpu_int
+            )
         if kind == "f":
             return self.cpu if target == "cpu" else self.cuda
         if target == "cuda":
@@ -111,7 +116,8 @@ _add(Function("floordiv", "nn", "n", "{C}(floordiv_float({0}, {1}))", "floor_div
 _add(Function("truncdiv", "nn", "n", "trunc_f{w}({0} / {1})", "trunc({0} / {1})",
               "{C}(truncdiv_signed({0}, {1}))", "trunc_divide_int<{C}>({0}, {1})",
               "{C}(floordiv_unsigned({0}, {1}))", "{1} == 0"))  # fmt: skip
-_add(Function("remainder", "nn", "n", "{C}(remainder_float({0}, {1}))", "python_remainder({0}, {1})",
+_add(Function("remainder", "nn", "n",
+              "{C}(remainder_float({0}, {1}))", "python_remainder({0}, {1})",
               "{C}(remainder_signed({0}, {1}))", "python_remainder_int<{C}>({0}, {1})",
               "{C}(remainder_unsigned({0}, {1}))", "{1} == 0"))  # fmt: skip
 _add(Function("fmod", "nn", "n", "fmod_float({0}, {1})", "fmod({0}, {1})",
@@ -121,7 +127,8 @@ _add(Function("pow", "nn", "n", "math.pow({0}, {1})", "pow({0}, {1})",
               "{C}(pow_int({0}, {1}))", "pow_int<{C}>({0}, {1})"))  # fmt: skip
 _add(Function("gcd", "nn", "n", "", "", "{C}(gcd_int({0}, {1}))", "gcd_int<{C}>({0}, {1})"))
 
-for _name, _symbol in {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}.items():
+_COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+for _name, _symbol in _COMPARISONS.items():
     _comparison(_name, _symbol)
 _add(Function("logical_and", "bb", "b", *["{0} & {1}", "{0} & {1}"] * 2))
 _add(Function("logical_or", "bb", "b", *["{0} | {1}", "{0} | {1}"] * 2))
@@ -154,8 +161,8 @@ _add(Function("signbit", "n", "b", "signbit_f{w}({0})", "copysign({C}(1), {0}) <
 _add(Function("copysign", "nn", "n", "copysign_f{w}({0}, {1})", "copysign({0}, {1})"))
 
 for _name in (
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "sinh", "cosh", "asinh", "acosh",
-    "atanh", "atan", "asin", "acos", "erf", "erfc", "sqrt", "rsqrt",
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "sinh", "cosh", "asinh",
+    "acosh", "atanh", "atan", "asin", "acos", "erf", "erfc", "sqrt", "rsqrt",
 ):  # fmt: skip
     _elementary(_name)
 _elementary("erfinv")
@@ -169,6 +176,50 @@ _add(Function("digamma", "n", "n", "{C}(digamma({0}))", "{C}(digamma({0}))"))
 _add(Function("zeta", "nn", "n", "{C}(hurwitz_zeta({0}, {1}))", "{C}(hurwitz_zeta({0}, {1}))"))
 _add(Function("i0e", "n", "n", "{C}(bessel_i0e({0}))", "{C}(bessel_i0e({0}))"))
 _add(Function("nextafter", "nn", "n", "next_after_f{w}({0}, {1})", "nextafter({0}, {1})"))
+
+# What `numba.cuda` calls these, where that is not what the CPU's table says.
+DEVICE: dict[str, str] = {
+    **{
+        name: f"{{C}}(math.{name}({{0}}))"
+        for name in (
+            "exp", "expm1", "log", "log2", "log10", "log1p", "tanh", "sinh", "cosh", "asinh",
+            "acosh", "atanh", "atan", "asin", "acos", "erf", "erfc", "sqrt", "sin", "cos", "tan",
+            "floor", "ceil", "lgamma",
+        )
+    },
+    **{
+        name: f"{{C}}(math.{name}({{0}}, {{1}}))"
+        for name in ("atan2", "hypot", "fmod", "copysign")
+    },
+    "exp2": "{C}(math.pow({C}(2), {0}))",
+    "rsqrt": "{C}(1) / {C}(math.sqrt({0}))",
+    "sigmoid": "{C}(1) / ({C}(1) + {C}(math.exp(-{0})))",
+    "abs": "{C}(math.fabs({0}))",
+    "round": "{C}(round({0}))",
+    "floordiv": "{0} // {1}",
+    "trunc": "{C}(math.copysign(math.floor(math.fabs({0})), {0}))",
+    "truncdiv": "{C}(math.copysign(math.floor(math.fabs({0} / {1})), {0} / {1}))",
+    "remainder": "{0} % {1}",
+    "where": "{1} if {0} else {2}",
+    "maximum": "{0} if {0} != {0} or {0} > {1} else {1}",
+    "minimum": "{0} if {0} != {0} or {0} < {1} else {1}",
+    "fmax": "{0} if {1} != {1} or {0} > {1} else {1}",
+    "fmin": "{0} if {1} != {1} or {0} < {1} else {1}",
+    "isinf": "math.isinf({0})",
+    "isfinite": "math.isfinite({0})",
+    "signbit": "math.copysign({C}(1), {0}) < {C}(0)",
+    "erfinv": "", "digamma": "", "zeta": "", "i0e": "", "nextafter": "",
+}  # fmt: skip
+INTEGER_DEVICE: dict[str, str] = {
+    "floordiv": "{C}({0} // {1})",
+    "remainder": "{C}({0} % {1})",
+    "where": "{1} if {0} else {2}",
+    "maximum": "max({0}, {1})",
+    "minimum": "min({0}, {1})",
+    "fmax": "max({0}, {1})",
+    "fmin": "min({0}, {1})",
+    "truncdiv": "", "fmod": "", "pow": "", "gcd": "", "shl": "", "shr": "",
+}  # fmt: skip
 
 ALIASES = {
     "bool": "truth", "max": "maximum", "min": "minimum", "select": "where", "floor_div": "floordiv",

@@ -6,7 +6,9 @@ None. CuPy keeps its cuBLAS handles.
 
 Invariants
 ----------
-* Signatures are those of the CPU kernels. CuPy allocates nothing: results go into tensors of ours.
+* Signatures are those of the CPU kernels.
+* Results, and copies of operands whose layout cuBLAS cannot read, are tensors of ours: what CuPy
+  allocates by itself are small tables of pointers.
 * float16 is multiplied with float32 sums, as cuBLAS does by itself; bfloat16 is widened to float32
   first, for CuPy's products do not cover it.
 """
@@ -17,20 +19,27 @@ from collections.abc import Callable
 from typing import Any
 
 from refruntime import _dtypes, _optional
+from refruntime._dtypes import DType
 from refruntime._impl import TensorImpl
 from refruntime.kernels.copy import copy_cuda
-from refruntime.kernels.gpu import cast_cuda, gpu_array, scratch
+from refruntime.kernels.gpu import cast_cuda, gpu_array, packed_cuda, scratch
+
+
+def _compute(out: TensorImpl) -> DType:
+    return _dtypes.float32 if out.meta.dtype is _dtypes.bfloat16 else out.meta.dtype
 
 
 def _operand(x: TensorImpl, out: TensorImpl) -> Any:
-    """Return an operand as a CuPy array in the dtype that the product is computed in."""
-    wide = out.meta.dtype is _dtypes.bfloat16
-    return gpu_array(cast_cuda(x, _dtypes.float32 if wide else out.meta.dtype))
+    """Return an operand as a CuPy array that cuBLAS can read, in the computing dtype."""
+    x = cast_cuda(x, _compute(out))
+    shape, strides = x.meta.shape, x.meta.strides
+    turned = x.meta.ndim == 2 and strides == (1, shape[0])
+    return gpu_array(x if turned else packed_cuda(x))
 
 
 def _deliver(out: TensorImpl, fill: Callable[[Any], None]) -> None:
     """Let `fill` write the result into `out`, or into a temporary that is then copied."""
-    dtype = _dtypes.float32 if out.meta.dtype is _dtypes.bfloat16 else out.meta.dtype
+    dtype = _compute(out)
     if dtype is out.meta.dtype and out.meta.contiguous:
         fill(gpu_array(out))
         return
@@ -69,7 +78,9 @@ def dot_cuda(out: TensorImpl, a: TensorImpl, b: TensorImpl) -> None:
 
 def vdot_cuda(out: TensorImpl, a: TensorImpl, b: TensorImpl) -> None:
     """Inner product with the first vector conjugated."""
-    left, right = _operand(a, out).conj(), _operand(b, out)
+    turned = scratch(out, tuple(a.meta.shape), _compute(out))
+    left, right = gpu_array(turned), _operand(b, out)
+    _optional.cupy.conjugate(_operand(a, out), out=left)
     _deliver(out, lambda result: _product(left[None], right[:, None], result.reshape(1, 1)))
 
 
@@ -81,7 +92,11 @@ def addmm_cuda(
         return
     left, right = _operand(a, out), _operand(b, out)
     # The base is read before the product overwrites an `out` that is the base itself.
-    start = None if beta == 0 else _operand(base, out) * beta
+    start = None
+    if beta != 0:
+        kept = scratch(out, tuple(base.meta.shape), _compute(out))
+        start = gpu_array(kept)
+        _optional.cupy.multiply(_operand(base, out), beta, out=start)
 
     def fill(result: Any) -> None:
         _product(left, right, result)

@@ -6,9 +6,9 @@ None.
 
 Invariants
 ----------
-* `fetch` and `put` tell LLVM that what a kernel reads does not overlap what it writes. That holds for
-  pointwise kernels, also in place: dispatch excludes partial overlap, and where an operand is the
-  output itself, each element is read before it is written, and never again.
+* `fetch` and `put` tell LLVM that what a kernel reads does not overlap what it writes. That holds
+  for pointwise kernels, also in place: dispatch excludes partial overlap, and where an operand is
+  the output itself, each element is read before it is written, and never again.
 * So loops vectorise without run-time overlap checks, in-place calls included.
 """
 
@@ -29,6 +29,7 @@ class _Access(Intrinsic):
         super().__init__(build, twin)
 
     def sources(self) -> set[str]:
+        """Return the files whose change invalidates code that uses this."""
         return super().sources() | {__file__, str(machine.__file__)}
 
 

@@ -22,8 +22,8 @@ Invariants
 * Bodies, graphs and expressions are immutable and hashable: kernels are cached by them.
 * Nothing is evaluated twice or in another order than written, and both arms of a conditional
   expression are computed: a body has no control flow.
-* Types are not part of a body. A graph gives each step the dtype it computes in; a value is a number
-  of that dtype or a truth value, and is converted where the other is needed.
+* Types are not part of a body. A graph gives each step the dtype it computes in; a value is a
+  number of that dtype or a truth value, and is converted where the other is needed.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class _Parser:
         if not statements or not isinstance(statements[-1], ast.Return):
             self.refuse(self.func, "a body must end with return")
         assigned = tuple(self.assignment(node) for node in statements[:-1])
-        value = statements[-1].value  # type: ignore[attr-defined]
+        value = statements[-1].value
         values = value.elts if isinstance(value, ast.Tuple) else [value]
         results = tuple(self.expr(node) for node in values)
         return Body(self.func.name, operands, immediates, assigned, results)
@@ -218,11 +218,9 @@ class _Parser:
         return result
 
     def _name(self, node: ast.Name) -> Expr:
-        if node.id in self.known:
-            return Name(node.id)
-        if node.id in self.constants:
-            return Const(self.constants[node.id])
-        self.refuse(node, f"unknown name {node.id!r}")
+        if node.id not in self.known and node.id not in self.constants:
+            self.refuse(node, f"unknown name {node.id!r}")
+        return Name(node.id) if node.id in self.known else Const(self.constants[node.id])
 
     def _constant(self, node: ast.Constant) -> Expr:
         if type(node.value) not in (int, float, bool):

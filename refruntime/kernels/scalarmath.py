@@ -1,4 +1,5 @@
-"""Scalar functions that kernels call one element at a time: integer arithmetic and special functions.
+"""Scalar functions that kernels call one element at a time: integer arithmetic and special
+functions.
 
 What vectorises stands in `vectormath`; here are loops, branches and libm.
 
@@ -33,8 +34,7 @@ def floordiv_signed(a, b):  # type: ignore[no-untyped-def]
         return np.int64(0)
     if b == -1:
         return np.int64(-np.int64(a))
-    quotient = np.int64(np.int64(a) // np.int64(b))
-    return quotient
+    return np.int64(np.int64(a) // np.int64(b))
 
 
 @device_function

@@ -32,7 +32,7 @@ from refruntime.kernels.gpu import (
 )
 from refruntime.kernels.reduce import GRAIN, into_contiguous
 from refruntime.kernels.tiles import maximum, stack_array
-from refruntime.kernels.vectormath import INTRINSICS
+from refruntime.kernels.intrinsics import INTRINSICS
 from refruntime.kernels.variants import (
     ACC,
     Placeholder,

@@ -55,6 +55,8 @@ Invariants
 * A placeholder that was not bound fails at the first call, with its name.
 """
 
+# ruff: noqa: N816 - ptr_T says what it is: the pointer type of T
+
 from __future__ import annotations
 
 import hashlib

@@ -1,32 +1,29 @@
 """Elementary functions as straight-line arithmetic, which vectorises where a libm call does not.
 
 Each function is written once over a machine (`machine`) and serves float32 and float64; the number
-of terms follows from the width. `INTRINSICS` holds one kernel intrinsic a function and width, named
-``exp_f32``; generated kernels import them from here by that name.
+of terms follows from the width. `intrinsics` makes of each what kernels call.
 
 Methods: exponentials reduce by multiples of ln 2 and sum Taylor's series; logarithms sum the series
 of artanh; arcus functions halve the angle twice; sines of float32 reduce in float64 by a table of
-2/pi at each exponent, which is exact enough for every float32; erfc is exp(-x**2) times a polynomial
-that this module fits when first needed (Shepherd and Laframboise's mapping, 1981).
+2/pi at each exponent, which is exact enough for every float32.
+
+State
+-----
+The table of 2/pi, made when first needed.
 
 Invariants
 ----------
 * NaN gives NaN, infinities and overflow give the limits, subnormal arguments and results are right.
-* Errors stay below 4 units in the last place (tests/kernels/test_vectormath.py measures them).
+* Errors stay below 5 units in the last place (tests/kernels/test_vectormath.py measures them).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import numpy as np
-
-from refruntime._native import Intrinsic
-from refruntime.kernels import machine as machine_module
-from refruntime.kernels.machine import IrMachine, PlainMachine
 
 # ln 2 as a double and the rest of it.
 LN2 = 0.6931471805599453
@@ -34,12 +31,9 @@ LN2_REST = 2.3190468138462996e-17
 LOG2_E = 1.4426950408889634
 LOG10_E = 0.4342944819032518
 LOG10_2 = 0.3010299956639812
-TWO_OVER_SQRT_PI = 1.1283791670955126
-
-Function = Callable[..., Any]
 
 
-def _horner(m: Any, x: Any, coefficients: list[float]) -> Any:
+def horner(m: Any, x: Any, coefficients: list[float]) -> Any:
     """Return the polynomial with the given coefficients, constant first."""
     total = m.floating(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
@@ -47,7 +41,7 @@ def _horner(m: Any, x: Any, coefficients: list[float]) -> Any:
     return total
 
 
-def _split_constant(m: Any, high: float, rest: float) -> tuple[float, float]:
+def split_constant(m: Any, high: float, rest: float) -> tuple[float, float]:
     """Return a constant as two floats of the machine's width."""
     if m.wide:
         return high, rest
@@ -78,7 +72,7 @@ def _clamped(m: Any, x: Any, low: float, high: float) -> Any:
 
 def _reduced_exponent(m: Any, x: Any) -> tuple[Any, Any]:
     """Return n and r with ``x = n * ln 2 + r`` and ``abs(r) <= ln 2 / 2``."""
-    high, rest = _split_constant(m, LN2, LN2_REST)
+    high, rest = split_constant(m, LN2, LN2_REST)
     shifted = m.fma(x, LOG2_E, m.round_magic)
     n = m.bits(shifted) - m.round_magic_bits
     whole = shifted - m.round_magic
@@ -90,7 +84,7 @@ def _expm1_series(m: Any, r: Any) -> Any:
     """Return ``exp(r) - 1`` for small r by Taylor's series."""
     terms = 14 if m.wide else 8
     tail = [1.0 / math.factorial(k) for k in range(2, terms)]
-    return m.fma(r * r, _horner(m, r, tail), r)
+    return m.fma(r * r, horner(m, r, tail), r)
 
 
 def exp(m: Any, x: Any) -> Any:
@@ -107,7 +101,7 @@ def exp2(m: Any, x: Any) -> Any:
     shifted = x + m.round_magic
     fraction = x - (shifted - m.round_magic)
     n = m.bits(shifted) - m.round_magic_bits
-    high, rest = _split_constant(m, LN2, LN2_REST)
+    high, rest = split_constant(m, LN2, LN2_REST)
     r = m.fma(fraction, high, fraction * rest)
     return _scale(m, _expm1_series(m, r) + 1.0, n)
 
@@ -168,7 +162,7 @@ def _log_parts(m: Any, x: Any, correction: Any = None) -> tuple[Any, Any, Any]:
     tiny = x < m.smallest_normal
     x = m.select(tiny, x * 2.0**shift, x)
     bits = m.bits(x)
-    root_half = int(np.array(math.sqrt(0.5), m_dtype(m)).view(f"i{m.width // 8}"))
+    root_half = int(np.array(math.sqrt(0.5), _dtype_name(m)).view(f"i{m.width // 8}"))
     exponent = (bits - root_half) >> m.mantissa_bits
     f = m.from_bits(bits - (exponent << m.mantissa_bits)) - 1.0
     e = m.to_float(exponent) - m.select(tiny, m.floating(float(shift)), m.floating(0.0))
@@ -176,7 +170,7 @@ def _log_parts(m: Any, x: Any, correction: Any = None) -> tuple[Any, Any, Any]:
     s = f / (f + 2.0)
     z = s * s
     terms = 12 if m.wide else 6
-    series = z * _horner(m, z, [2.0 / (2 * k + 1) for k in range(1, terms)])
+    series = z * horner(m, z, [2.0 / (2 * k + 1) for k in range(1, terms)])
     half_square = f * f * 0.5
     small = s * (half_square + series)
     if correction is not None:
@@ -184,7 +178,7 @@ def _log_parts(m: Any, x: Any, correction: Any = None) -> tuple[Any, Any, Any]:
     return e, f, (half_square, small)
 
 
-def m_dtype(m: Any) -> str:
+def _dtype_name(m: Any) -> str:
     """Return the NumPy name of a machine's float type."""
     return f"f{m.width // 8}"
 
@@ -198,7 +192,7 @@ def _log_specials(m: Any, x: Any, result: Any) -> Any:
 
 
 def _log_sum(m: Any, e: Any, f: Any, rest: Any) -> Any:
-    high, low = _split_constant(m, LN2, LN2_REST)
+    high, low = split_constant(m, LN2, LN2_REST)
     half_square, small = rest
     inner = f - (half_square - m.fma(e, low, small))
     return m.fma(e, high, inner)
@@ -213,7 +207,7 @@ def log2(m: Any, x: Any) -> Any:
     """Logarithm to base 2."""
     e, f, (half_square, small) = _log_parts(m, x)
     inner = f - (half_square - small)
-    high, low = _split_constant(m, LOG2_E, 0.0)
+    high, low = split_constant(m, LOG2_E, 0.0)
     return _log_specials(m, x, m.fma(inner, high, m.fma(inner, low, e)))
 
 
@@ -221,7 +215,7 @@ def log10(m: Any, x: Any) -> Any:
     """Logarithm to base 10."""
     e, f, (half_square, small) = _log_parts(m, x)
     inner = f - (half_square - small)
-    high, low = _split_constant(m, LOG10_2, 0.0)
+    high, low = split_constant(m, LOG10_2, 0.0)
     return _log_specials(m, x, m.fma(e, high, m.fma(inner, LOG10_E, e * low)))
 
 
@@ -273,7 +267,7 @@ def _atan_positive(m: Any, x: Any) -> Any:
     r = above / below
     z = r * r
     terms = 21 if m.wide else 10
-    series = _horner(m, z, [(-1.0) ** k / (2 * k + 1) for k in range(1, terms)])
+    series = horner(m, z, [(-1.0) ** k / (2 * k + 1) for k in range(1, terms)])
     return base + m.fma(r * z, series, r)
 
 
@@ -370,12 +364,12 @@ def _turned(m: Any, x: Any) -> tuple[Any, Any]:
 def _sin_series(m: Any, r: Any) -> Any:
     z = r * r
     series = [(-1.0) ** k / math.factorial(2 * k + 1) for k in range(1, 6)]
-    return m.fma(r * z, _horner(m, z, series), r)
+    return m.fma(r * z, horner(m, z, series), r)
 
 
 def _cos_series(m: Any, r: Any) -> Any:
     z = r * r
-    return _horner(m, z, [(-1.0) ** k / math.factorial(2 * k) for k in range(6)])
+    return horner(m, z, [(-1.0) ** k / math.factorial(2 * k) for k in range(6)])
 
 
 def sin(m: Any, x: Any) -> Any:
@@ -400,259 +394,3 @@ def tan(m: Any, x: Any) -> Any:
     even = (turns & 1) == 0
     value = m.select(even, sine, -cosine) / m.select(even, cosine, sine)
     return m.select(m.fabs(x) < 2.0**-12, x, value)
-
-
-# ---------------------------------------------------------------------------------------------
-# Error functions
-
-
-@cache
-def _scaled_erfc_polynomial(wide: bool) -> list[float]:
-    """Fit ``(1 + 2 x) exp(x**2) erfc(x)`` for x >= 0 as a polynomial in (x - 3.75) / (x + 3.75)."""
-    degree = 25 if wide else 11
-    points = np.cos(np.pi * (np.arange(200) + 0.5) / 200)
-    x = 3.75 * (1 + points) / (1 - points)
-    values = [(1 + 2 * at) * _scaled_erfc(float(at)) for at in x]
-    series = np.polynomial.chebyshev.chebfit(points, values, degree)
-    return [float(c) for c in np.polynomial.chebyshev.cheb2poly(series)]
-
-
-def _scaled_erfc(x: float) -> float:
-    """Return exp(x**2) erfc(x): from erfc where that is accurate, else by its continued fraction."""
-    if x < 1.5:
-        return math.exp(x * x) * math.erfc(x)
-    tail = 0.0
-    for k in range(200, 0, -1):
-        tail = 0.5 * k / (x + tail)
-    return 1.0 / (math.sqrt(math.pi) * (x + tail))
-
-
-def _erfc_positive(m: Any, x: Any) -> Any:
-    """erfc of x >= 0."""
-    square = x * x
-    # exp(-x**2) would lose what the rounding of x**2 lost.
-    lost = m.fma(x, x, -square)
-    position = (x - 3.75) / (x + 3.75)
-    shape = _horner(m, position, _scaled_erfc_polynomial(m.wide)) / m.fma(x, 2.0, 1.0)
-    value = exp(m, -square)
-    value = m.fma(value, -lost, value) * shape
-    # Beyond this erfc is zero; infinity would have made NaN above.
-    return m.select(x > (28.0 if m.wide else 11.0), m.floating(0.0), value)
-
-
-def _erf_series(m: Any, x: Any) -> Any:
-    """Erf for abs(x) <= 1."""
-    terms = 20 if m.wide else 11
-    series = [
-        TWO_OVER_SQRT_PI * (-1.0) ** k / (math.factorial(k) * (2 * k + 1)) for k in range(1, terms)
-    ]
-    z = x * x
-    high, low = _split_constant(m, TWO_OVER_SQRT_PI, 0.0)
-    return m.fma(x, high, x * m.fma(z, _horner(m, z, series), low))
-
-
-def erf(m: Any, x: Any) -> Any:
-    """Error function."""
-    size = m.fabs(x)
-    far = 1.0 - _erfc_positive(m, size)
-    return m.select(size < 1.0, _erf_series(m, x), m.copysign(far, x))
-
-
-def erfc(m: Any, x: Any) -> Any:
-    """Complementary error function."""
-    size = m.fabs(x)
-    positive = _erfc_positive(m, size)
-    value = m.select(x < 0.0, 2.0 - positive, positive)
-    return m.select((x > -1.0) & (x < 0.75), 1.0 - _erf_series(m, x), value)
-
-
-def erfinv(m: Any, x: Any) -> Any:
-    """Inverse of erf: Winitzki's closed form, then Halley steps in float64."""
-    wide, value = m.to_double(x)
-    size = wide.fabs(value)
-    rest = 1.0 - size
-    logarithm = log(wide, rest * (size + 1.0))
-    shape = 0.147
-    middle = logarithm * 0.5 + 2.0 / (math.pi * shape)
-    y = wide.sqrt(wide.sqrt(middle * middle - logarithm / shape) - middle)
-    for _ in range(2):
-        slope = exp(wide, -(y * y)) * TWO_OVER_SQRT_PI
-        error = wide.select(
-            y < 0.5, _erf_series(wide, y) - size, rest - _erfc_positive(wide, y)
-        )
-        step = error / slope
-        y = y - step / wide.fma(y, step, 1.0)
-    y = wide.select(size < 1e-9, size * (math.sqrt(math.pi) / 2), y)
-    y = wide.select(size == 1.0, wide.floating(math.inf), y)
-    y = wide.select(size > 1.0, wide.floating(math.nan), y)
-    return m.from_double(wide.copysign(y, value))
-
-
-# ---------------------------------------------------------------------------------------------
-# Rounding, choice, and tests
-
-
-def fabs(m: Any, x: Any) -> Any:
-    """Magnitude."""
-    return m.fabs(x)
-
-
-def sqrt(m: Any, x: Any) -> Any:
-    """Square root."""
-    return m.sqrt(x)
-
-
-def rsqrt(m: Any, x: Any) -> Any:
-    """1 / square root."""
-    return 1.0 / m.sqrt(x)
-
-
-def floor(m: Any, x: Any) -> Any:
-    """Largest whole number not above x."""
-    return m.floor(x)
-
-
-def ceil(m: Any, x: Any) -> Any:
-    """Smallest whole number not below x."""
-    return m.ceil(x)
-
-
-def trunc(m: Any, x: Any) -> Any:
-    """Whole part, towards zero."""
-    return m.trunc(x)
-
-
-def rint(m: Any, x: Any) -> Any:
-    """Nearest whole number, ties to even."""
-    return m.rint(x)
-
-
-def copysign(m: Any, x: Any, y: Any) -> Any:
-    """Magnitude of x with the sign of y."""
-    return m.copysign(x, y)
-
-
-def signbit(m: Any, x: Any) -> Any:
-    """Whether the sign bit is set, that of -0.0 included."""
-    return m.bits(x) < 0
-
-
-def maximum(m: Any, a: Any, b: Any) -> Any:
-    """The larger number; NaN if either is NaN."""
-    return m.select(a != a, a, m.select(a > b, a, b))
-
-
-def minimum(m: Any, a: Any, b: Any) -> Any:
-    """The smaller number; NaN if either is NaN."""
-    return m.select(a != a, a, m.select(a < b, a, b))
-
-
-def fmax(m: Any, a: Any, b: Any) -> Any:
-    """The larger number; a NaN gives way."""
-    return m.select(b != b, a, m.select(a > b, a, b))
-
-
-def fmin(m: Any, a: Any, b: Any) -> Any:
-    """The smaller number; a NaN gives way."""
-    return m.select(b != b, a, m.select(a < b, a, b))
-
-
-# ---------------------------------------------------------------------------------------------
-# Intrinsics
-
-
-class MathIntrinsic(Intrinsic):
-    """One function at one width, as kernels call it."""
-
-    def __init__(self, function: Function, width: int, arity: int, gives: str = "f") -> None:
-        self.function = function
-        self.width = width
-        self.arity = arity
-        self.gives = gives
-        # Variants of templates are told apart, on disk too, by the names of what they bind.
-        self.__name__ = f"{function.__name__}_f{width}"
-        super().__init__(self._compile, self._compute)
-
-    def sources(self) -> set[str]:
-        return super().sources() | {__file__, str(machine_module.__file__)}
-
-    def _compile(self) -> Any:
-        from numba import types as nb
-        from numba.extending import intrinsic
-
-        number = nb.float32 if self.width == 32 else nb.float64
-        result = nb.boolean if self.gives == "b" else number
-        function, width = self.function, self.width
-
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            m = IrMachine(builder, width)
-            return function(m, *map(m.floating, map(_wrapped(m), args))).ir
-
-        if self.arity == 1:
-
-            @intrinsic
-            def unary(typingctx: Any, x: Any) -> Any:
-                return result(number), codegen
-
-            return unary
-
-        @intrinsic
-        def binary(typingctx: Any, x: Any, y: Any) -> Any:
-            return result(number, number), codegen
-
-        return binary
-
-    def _compute(self, *args: Any) -> Any:
-        m = PlainMachine(self.width)
-        with np.errstate(all="ignore"):
-            return self.function(m, *map(m.floating, args))
-
-
-def _wrapped(m: IrMachine) -> Callable[[Any], Any]:
-    from refruntime.kernels.machine import Value
-
-    return lambda ir: Value(m, ir, "f")
-
-
-UNARY: tuple[Function, ...] = (
-    exp, exp2, expm1, sigmoid, tanh, sinh, cosh, log, log2, log10, log1p, asinh, acosh, atanh, atan,
-    asin, acos, erf, erfc, erfinv, fabs, sqrt, rsqrt, floor, ceil, trunc, rint,
-)  # fmt: skip
-BINARY: tuple[Function, ...] = (atan2, copysign, maximum, minimum, fmax, fmin)
-SINGLE: tuple[Function, ...] = (sin, cos, tan)
-
-INTRINSICS: dict[str, MathIntrinsic] = {
-    **{f"{f.__name__}_f{w}": MathIntrinsic(f, w, 1) for f in UNARY for w in (32, 64)},
-    **{f"{f.__name__}_f{w}": MathIntrinsic(f, w, 2) for f in BINARY for w in (32, 64)},
-    **{f"{f.__name__}_f32": MathIntrinsic(f, 32, 1) for f in SINGLE},
-    **{f"signbit_f{w}": MathIntrinsic(signbit, w, 1, "b") for w in (32, 64)},
-}
-
-globals().update(INTRINSICS)
-
-
-class _Select(Intrinsic):
-    """``select(condition, yes, no)`` over two values of one type: never a branch."""
-
-    def __init__(self) -> None:
-        super().__init__(self._compile, lambda condition, yes, no: yes if condition else no)
-
-    def sources(self) -> set[str]:
-        return super().sources() | {__file__}
-
-    def _compile(self) -> Any:
-        from numba import types as nb
-        from numba.extending import intrinsic
-
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            condition = context.cast(builder, args[0], nb.boolean, nb.boolean)
-            return builder.select(condition, args[1], args[2])
-
-        @intrinsic
-        def select(typingctx: Any, condition: Any, yes: Any, no: Any) -> Any:
-            return yes(nb.boolean, yes, yes), codegen
-
-        return select
-
-
-select = _Select()

@@ -19,6 +19,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from refruntime._dtypes import float64
 from refruntime._ops.opdef import ops
 from refruntime.autograd import no_grad
 from refruntime.errors import ArgumentValueError
@@ -221,14 +224,13 @@ def orthogonal_(tensor: Any, gain: float = 1, generator: Any = None) -> Any:
     columns = tensor.numel() // rows
     tall = (max(rows, columns), min(rows, columns))
     with no_grad():
-        drawn = ops.empty(tall, dtype=tensor.dtype, device=tensor.device)
-        drawn.normal_(0, 1, generator=generator)
-        q, r = ops.linalg_qr(drawn)
+        drawn = ops.empty(tall, dtype=float64).normal_(0, 1, generator=generator)
+        q, r = np.linalg.qr(drawn.numpy())
         # The factorisation fixes signs; undo that, so that the distribution is the uniform one.
-        q = q * ops.diagonal(r).sign()
+        q = q * np.sign(np.diagonal(r)) * gain
         if rows < columns:
-            q = q.t()
-        return tensor.copy_(q.reshape(tensor.shape)).mul_(gain)
+            q = q.T
+        return tensor.copy_(ops.from_numpy(np.ascontiguousarray(q)).reshape(tensor.shape))
 
 
 def sparse_(tensor: Any, sparsity: float, std: float = 0.01, generator: Any = None) -> Any:

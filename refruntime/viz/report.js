@@ -103,10 +103,11 @@
     return d;
   }
 
+  // The same stairs from right to left: the lower edge of an area whose upper edge went before.
   function backStairs(xs, ys) {
-    let d = "";
-    for (let i = xs.length - 1; i > 0; i -= 1) d += `V${ys[i].toFixed(1)}H${xs[i - 1].toFixed(1)}`;
-    return d + `V${ys[0].toFixed(1)}Z`;
+    let d = `V${ys[xs.length - 1].toFixed(1)}`;
+    for (let i = xs.length - 1; i > 0; i -= 1) d += `V${ys[i - 1].toFixed(1)}H${xs[i - 1].toFixed(1)}`;
+    return d + "Z";
   }
 
   // ------------------------------------------------------------------- a cursor for each chart

@@ -1,8 +1,8 @@
-"""Every op whose GPU half is a launch function, run through the dispatcher with the GPU half alone.
+"""Every op whose GPU half is a launch function, run through the dispatcher with that half alone.
 
-The records' samples are called twice: as usual, and with each record's `cuda` kernel in the place of
-its `cpu` kernel, launches being answered by the kernels built for the host. Results and gradients
-must agree. Pointwise ops have a route of their own and tests of their own.
+The records' samples are called twice: as usual, and with each record's `cuda` kernel in the place
+of its `cpu` kernel, launches being answered by the kernels built for the host. Results and
+gradients must agree. Pointwise ops have a route of their own and tests of their own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from refruntime._impl import TensorImpl
 from refruntime._ops import indexing
 from refruntime._ops.opdef import REGISTRY, OpDef, ops
 from refruntime._ops.samples import Sample, realize
-from refruntime.kernels import index, matmul_cuda
+from refruntime.kernels import index, matmul_cuda, rearrange
 from tests.kernels.cuda_host.launches import Router
 
 SUBJECTS = [
@@ -27,18 +27,23 @@ SUBJECTS = [
     if op.cuda is not None and op.samples is not None and op.body is None
 ]
 
+# Products go to cuBLAS, which is not one of our kernels; `empty` writes nothing.
+LAUNCH_NOTHING = ("addmm", "baddbmm", "bmm", "dot", "empty", "linear", "mm", "mv", "vdot")
+
 
 @pytest.fixture
 def on_the_gpu_half(router: Router, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Switches: ``on_the_gpu_half(True)`` lets records run their `cuda` kernels."""
     monkeypatch.setattr(matmul_cuda, "gpu_array", lambda x: x.array())
     monkeypatch.setattr(matmul_cuda, "_optional", type("Fake", (), {"cupy": np}))
-    plain, walk = OpDef.kernel, index.run_walk
+    plain, walk, copying = OpDef.kernel, index.run_walk, rearrange.copy_cpu
 
     def switch(on: bool) -> Router:
         chosen = (lambda op, _: op.cuda or op.cpu) if on else plain
         monkeypatch.setattr(OpDef, "kernel", chosen)
+        # Kernels that serve both devices choose by the tensor's, which is the CPU here.
         monkeypatch.setattr(indexing, "run_walk", index.run_walk_cuda if on else walk)
+        monkeypatch.setattr(rearrange, "copy_cpu", rearrange.copy_cuda if on else copying)
         return router
 
     yield switch
@@ -65,7 +70,8 @@ def outcome(op: OpDef, sample: Sample) -> list[np.ndarray]:
     wanted = [out for out in outputs if out.requires_grad]
     if not leaves or not wanted:
         return made
-    seeds = [torch.from_numpy(rng.standard_normal(out.shape).astype(out.dtype.np)) for out in wanted]
+    arrays = [rng.standard_normal(out.shape).astype(out.dtype.np) for out in wanted]
+    seeds = [torch.from_numpy(array) for array in arrays]
     found = torch.autograd.grad(wanted, leaves, seeds, allow_unused=True)
     return made + [g.array().copy() for g in found if g is not None]
 
@@ -83,4 +89,4 @@ def test_the_gpu_half_agrees_with_the_cpu(op: OpDef, on_the_gpu_half: Any) -> No
             np.testing.assert_allclose(
                 a.astype(complex), b.astype(complex), rtol=1e-4, atol=1e-5, err_msg=str(sample)
             )
-    assert isinstance(router, Router)
+    assert router.launched or op.name in LAUNCH_NOTHING

@@ -48,7 +48,8 @@ def values(compute, rng, count=200):
         special = [0.0, -0.0, 1.0, -1.0, 0.5, np.inf, -np.inf, np.nan]
         made = [np.concatenate([rng.uniform(-3, 3, count), special]) for _ in range(3)]
         return [rng.permutation(a).astype(compute.np) for a in made]
-    return [rng.integers(-9 if compute.is_signed else 0, 9, count).astype(compute.np) for _ in "abc"]
+    low = -9 if compute.is_signed else 0
+    return [rng.integers(low, 9, count).astype(compute.np) for _ in range(3)]
 
 
 @pytest.mark.parametrize("compute", COMPUTE, ids=lambda d: d.name)

@@ -11,7 +11,6 @@ from typing import Any
 from refruntime._dtypes import bool_
 from refruntime._ops.opdef import ops
 from refruntime.errors import ShapeError
-from refruntime.nn.functional._image import constant_pad
 from refruntime.nn import functional
 
 
@@ -245,7 +244,7 @@ def _joint_mask(
         given = padding if given is None else given + padding
     if given is None or not extra:
         return given
-    return constant_pad(given, [0, extra], 0.0)
+    return ops.constant_pad_nd(given, [0, extra], 0.0)
 
 
 def _attend_with_weights(q: Any, k: Any, v: Any, mask: Any, drop: float) -> tuple[Any, Any]:

@@ -7,7 +7,6 @@ from typing import Any
 from refruntime._dtypes import int64
 from refruntime._ops.opdef import ops
 from refruntime.errors import ArgumentValueError
-from refruntime.nn.functional._image import constant_pad
 from refruntime.nn.functional._pool import avg_pool2d
 
 
@@ -124,7 +123,7 @@ def local_response_norm(
         return input
     rows = input.square().reshape(input.shape[0], 1, input.shape[1], -1)
     before, after = size // 2, (size - 1) // 2
-    padded = constant_pad(rows, [0, 0, before, after], 0.0)
+    padded = ops.constant_pad_nd(rows, [0, 0, before, after], 0.0)
     mean = avg_pool2d(padded, (size, 1), stride=1).reshape(input.shape)
     return input / (mean * alpha + k).pow(beta)
 

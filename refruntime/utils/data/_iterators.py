@@ -103,7 +103,7 @@ class ParallelIterator:
             while worker.due:
                 self._receive(worker)
             worker.active = True
-            send(worker.connection, NewEpoch())
+            _tell(worker, NewEpoch())
         self.indices = indices
         self.sent = 0
         self.owner: dict[int, _Worker] = {}
@@ -144,7 +144,7 @@ class ParallelIterator:
         worker.due.append(self.sent)
         self.owner[self.sent] = worker
         self.sent += 1
-        send(worker.connection, indices)
+        _tell(worker, indices)
 
     def _next_active(self) -> _Worker | None:
         for step in range(len(self.workers)):
@@ -208,7 +208,7 @@ class ParallelIterator:
         self._closed = True
         for worker in self.workers:
             if not kill:
-                _send_stop(worker)
+                _tell(worker, None)
             worker.connection.close()
             if kill:
                 worker.process.terminate()
@@ -226,9 +226,10 @@ class ParallelIterator:
             self.close()
 
 
-def _send_stop(worker: _Worker) -> None:
-    with contextlib.suppress(OSError):  # It may have ended already.
-        send(worker.connection, None)
+def _tell(worker: _Worker, message: Any) -> None:
+    # A worker that has died is noticed where its answer is due.
+    with contextlib.suppress(OSError):
+        send(worker.connection, message)
 
 
 def _context(given: Any) -> Any:
