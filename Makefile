@@ -56,7 +56,7 @@ peer: $(PEER_STAMP)
 
 clean:
 	rm -rf $(VENV) $(PEER_VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
-	rm -rf .benchmarks .hypothesis demo-out
+	rm -rf .benchmarks .hypothesis refruntime-demo
 	find refruntime tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BASE_STAMP):

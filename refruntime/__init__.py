@@ -103,7 +103,9 @@ e = _math.e
 newaxis = None
 strided = "torch.strided"
 
-_LAZY_MODULES = ("compat", "cuda", "testing", "viz", "interop", "backends")
+_LAZY_MODULES = (
+    "accelerator", "backends", "compat", "cuda", "distributions", "interop", "onnx", "testing", "viz",
+)  # fmt: skip
 
 
 def is_tensor(value: Any) -> Any:

@@ -14,12 +14,17 @@ class _TypedTensor(type):
     """The class of the old types: making an instance makes a Tensor of the dtype."""
 
     dtype: DType
+    device = "cpu"
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        return ops.legacy_tensor(args, {"dtype": cls.dtype, **kwargs})
+        return ops.legacy_tensor(args, {"dtype": cls.dtype, "device": cls.device, **kwargs})
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, Tensor) and instance.dtype is cls.dtype
+        return (
+            isinstance(instance, Tensor)
+            and instance.dtype is cls.dtype
+            and instance.device.type == cls.device
+        )
 
 
 class FloatTensor(metaclass=_TypedTensor):
@@ -80,3 +85,9 @@ class BoolTensor(metaclass=_TypedTensor):
     """A bool CPU tensor."""
 
     dtype = _dtypes.bool_
+
+
+def on_device(kind: type, device: str) -> Any:
+    """Return the twin of an old type whose tensors lie on another kind of device."""
+    fields = {"__doc__": f"A {kind.dtype.name} {device} tensor.", "device": device}  # type: ignore[attr-defined]
+    return type(kind)(kind.__name__, (kind,), fields)

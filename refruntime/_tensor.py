@@ -139,6 +139,7 @@ class Tensor(TensorImpl):
     is_nested = False
     is_meta = False
     is_mps = False
+    is_xpu = False
     layout = "torch.strided"
 
     def get_device(self) -> int:

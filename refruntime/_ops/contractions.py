@@ -209,6 +209,23 @@ def einsum(*args: Any) -> Any:
 # Other contractions
 
 
+def _matched(a: Any, i: int, b: Any, j: int) -> tuple[Any, Any]:
+    """Give two dimensions one size: where one of them is 1, the other is summed."""
+    first, second = a.shape[i], b.shape[j]
+    if first == second:
+        return a, b
+    if first == 1:
+        return a, ops.sum(b, j, keepdim=True)
+    if second == 1:
+        return ops.sum(a, i, keepdim=True), b
+    raise ShapeError(
+        "tensordot",
+        what=f"contracted dimensions need to match, but first has size {first} in dim {i} and "
+        f"second has size {second} in dim {j}",
+        expected="equal sizes", got=f"{tuple(a.shape)} and {tuple(b.shape)}", remedy="check dims",
+    )  # fmt: skip
+
+
 @front(method=False)
 def tensordot(a: Any, b: Any, dims: Any = 2, out: Any = None) -> Any:
     """Return the sum of products over `dims`: a count, or a pair of lists of dimensions."""
@@ -223,14 +240,7 @@ def tensordot(a: Any, b: Any, dims: Any = 2, out: Any = None) -> Any:
     first = [wrap_dim(d, a.meta.ndim, "tensordot") for d in first]
     second = [wrap_dim(d, b.meta.ndim, "tensordot") for d in second]
     for i, j in zip(first, second, strict=True):
-        if a.meta.shape[i] != b.meta.shape[j]:
-            raise ShapeError(
-                "tensordot",
-                what=f"contracted dimensions need to match, but first has size {a.meta.shape[i]} "
-                f"in dim {i} and second has size {b.meta.shape[j]} in dim {j}",
-                expected="equal sizes", got=f"{tuple(a.meta.shape)} and {tuple(b.meta.shape)}",
-                remedy="check dims",
-            )  # fmt: skip
+        a, b = _matched(a, i, b, j)
     kept_a = [d for d in range(a.meta.ndim) if d not in first]
     kept_b = [d for d in range(b.meta.ndim) if d not in second]
     shape = [a.meta.shape[d] for d in kept_a] + [b.meta.shape[d] for d in kept_b]

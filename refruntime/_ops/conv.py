@@ -124,7 +124,12 @@ def _input_gradient(g: Any, n: Any) -> Any:
         )
     )
     params = {**_params(n), "transposed": not n.transposed, "output_padding": extra}
-    return call(CONVOLUTION, (g, weight, None), params)
+    gradient = call(CONVOLUTION, (g, weight, None), params)
+    for dim, whole in enumerate(size, 2):
+        # Output padding beyond the stride leaves room for windows that no input made.
+        if gradient.shape[dim] != whole:
+            gradient = ops.narrow(gradient, dim, 0, whole)
+    return gradient
 
 
 def _params(n: Any) -> dict[str, Any]:

@@ -252,7 +252,6 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Any, ...]:
         sizes[place] = shape[place]
         grids.append(ops.expand(ops.view(vector, sizes), shape))
     if swap:
-        grids = [ops.transpose(grid, 0, 1) for grid in grids]
         grids[0], grids[1] = grids[1], grids[0]
     return tuple(grids)
 

@@ -326,6 +326,9 @@ def _addmm_infer(
 
 
 def _scaled(x: Any, factor: Any) -> Any:
+    if not (x.meta.dtype.is_floating_point or x.meta.dtype.is_complex):
+        # As in torch, a factor takes the operands' type.
+        factor = int(factor)
     return x if factor == 1 else ops.mul(x, factor)
 
 
@@ -392,6 +395,9 @@ def addr(
     input: Any, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1, out: Any = None
 ) -> Any:
     """Return ``beta * input`` plus `alpha` times the outer product of two vectors."""
+    if input.meta.dtype.kind == "b":
+        both = ops.mul(outer(vec1, vec2), bool(alpha))
+        return ops.logical_or(ops.mul(input, bool(beta)), both, out=out)
     product = _scaled(outer(vec1, vec2), alpha)
     return ops.add(_scaled(input, beta), product, out=out) if beta != 0 else _into(product, out)
 

@@ -22,6 +22,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from refruntime._impl import TensorImpl, TensorMeta
+from refruntime._ops.keywords import with_numpy_names
 from refruntime.errors import ArgumentTypeError
 
 if TYPE_CHECKING:
@@ -172,11 +173,12 @@ def front(
     """
 
     def publish(func: F) -> F:
+        published = with_numpy_names(func)
         for public in (name or func.__name__.rstrip("_"), *aliases):
-            _publish(public, func, method)
+            _publish(public, published, method)
             if inplace:
-                _publish(public + "_", inplace_form(public, func), method)
-        func.op = op  # type: ignore[attr-defined]
+                _publish(public + "_", inplace_form(public, published), method)
+        published.op = func.op = op  # type: ignore[attr-defined]
         return func
 
     return publish

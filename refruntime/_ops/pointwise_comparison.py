@@ -16,7 +16,7 @@ from refruntime import _dtypes
 from refruntime._dispatch import call
 from refruntime._impl import TensorImpl
 from refruntime._ops.elementwise import pointwise
-from refruntime._ops.opdef import NO_PARAMS, front, ops
+from refruntime._ops.opdef import NO_PARAMS, front, ops, require_tensor
 from refruntime._ops.samples import ErrorSample, Sample, T, binary, unary
 from refruntime.errors import DTypeError, KernelMissingError
 from refruntime.kernels.mathtable import (
@@ -222,6 +222,24 @@ def isclose(
         input, other = ops.to(input, _dtypes.float64), ops.to(other, _dtypes.float64)
     params = {"rtol": float(rtol), "atol": float(atol), "equal_nan": bool(equal_nan)}
     return call(ISCLOSE, (input, other), params)
+
+
+@front()
+def allclose(
+    input: Any, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> bool:
+    """Say whether `isclose` holds everywhere."""
+    return bool(ops.all(isclose(input, other, rtol, atol, equal_nan)))
+
+
+@front()
+def equal(input: Any, other: Any) -> bool:
+    """Say whether two tensors have one shape and equal elements."""
+    require_tensor("equal", input)
+    require_tensor("equal", other, "other")
+    if input.meta.shape != other.meta.shape:
+        return False
+    return bool(ops.all(eq(input, other)))
 
 
 _SCALAR_NAMES = {

@@ -144,6 +144,15 @@ def max_pool2d(
 
 
 @front(MAX_POOL, method=False)
+def max_pool2d_with_indices(
+    input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> Any:  # fmt: skip
+    """Return `max_pool2d` and the place of each maximum in its plane."""
+    return max_pool2d(input, kernel_size, stride, padding, dilation, ceil_mode, True)
+
+
+@front(MAX_POOL, method=False)
 def max_pool3d(
     input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
     ceil_mode: bool = False, return_indices: bool = False,
@@ -233,6 +242,12 @@ def _avg_pool(
         )
         for size, k, s, p in zip(x.meta.shape[-ndim:], kernel, steps, pads, strict=True)
     ]
+    if not x.meta.dtype.is_floating_point:
+        # Integers: the mean is cut towards zero; the margin makes up for the weights' rounding.
+        means = resample(ops.to(x, _dtypes.float64), taps)
+        if not scaled:
+            means = ops.div(means, divisor_override)
+        return ops.to(ops.trunc(ops.mul(means, 1 + 1e-12)), x.meta.dtype)
     result = resample(x, taps)
     return result if scaled else ops.div(result, divisor_override)
 

@@ -179,3 +179,32 @@ def imag(input: Any) -> Any:
             expected="a complex dtype", got=str(input.meta.dtype), remedy="a real tensor has none",
         )  # fmt: skip
     return ops.select(view_as_real(input), -1, 1)
+
+
+# ---------------------------------------------------------------------------------------------
+# Complex numbers of their parts
+
+
+@front(method=False, name="complex")
+def complex_(real: Any, imag: Any) -> Any:
+    """Return complex numbers with the given parts."""
+    require_tensor("complex", real, "real")
+    require_tensor("complex", imag, "imag")
+    return view_as_complex(ops.stack(ops.broadcast_tensors(real, imag), -1))
+
+
+@front(method=False)
+def polar(abs: Any, angle: Any) -> Any:
+    """Return complex numbers with the given absolute values and angles."""
+    require_tensor("polar", abs, "abs")
+    return complex_(ops.mul(abs, ops.cos(angle)), ops.mul(abs, ops.sin(angle)))
+
+
+@front()
+def conj(input: Any) -> Any:
+    """Return the complex conjugate; a real tensor is its own."""
+    require_tensor("conj", input)
+    if not input.meta.dtype.is_complex:
+        return input
+    parts = ops.view_as_real(input)
+    return complex_(ops.select(parts, -1, 0), ops.neg(ops.select(parts, -1, 1)))

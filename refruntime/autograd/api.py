@@ -77,6 +77,7 @@ def grad(
     grad_outputs: Any = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
+    only_inputs: bool = True,
     allow_unused: bool | None = None,
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
@@ -91,6 +92,8 @@ def grad(
         Gradients of the outputs.
     retain_graph, create_graph : bool
         As in `backward`.
+    only_inputs : bool
+        True: gradients are returned, never accumulated into other leaves.
     allow_unused : bool, optional
         Give None for an input that the outputs do not depend on, instead of raising.
     is_grads_batched : bool
@@ -98,6 +101,11 @@ def grad(
     materialize_grads : bool
         Give zeros instead of None.
     """
+    if not only_inputs:
+        raise ArgumentValueError(
+            "grad", expected="only_inputs=True", got="False",
+            remedy="call backward(), which accumulates into the leaves",
+        )  # fmt: skip
     outs, wanted = _as_tuple(outputs), _as_tuple(inputs)
     if is_grads_batched:
         return _batched(outs, wanted, grad_outputs, retain_graph, create_graph, allow_unused)

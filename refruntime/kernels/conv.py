@@ -39,7 +39,7 @@ from refruntime.kernels.conv_plan import (
     plan_gradient,
 )
 from refruntime.kernels.conv_table import BATCH, BUFFER
-from refruntime.kernels.copy import contiguous_impl
+from refruntime.kernels.copy import contiguous_impl, copy_cpu
 from refruntime.kernels.gpu import (
     THREADS,
     into_contiguous_cuda,
@@ -49,7 +49,7 @@ from refruntime.kernels.gpu import (
     split,
     struct,
 )
-from refruntime.kernels.reduce import into_contiguous
+from refruntime.kernels.reduce import cast_impl, into_contiguous
 from refruntime.kernels.tiles import DotTile, OuterTile, PadRow, ShiftRow
 
 # Floating-point operations below which sharing work between threads costs more than it saves.
@@ -174,6 +174,14 @@ def _in_three(values: tuple[int, ...], fill: int) -> Any:
     return (fill,) * (3 - len(values)) + values
 
 
+def _through_float64(kernel: Any, out: TensorImpl, *inputs: TensorImpl | None, **params: Any) -> None:
+    """Run a kernel on integers: exact in float64 up to 2**53."""
+    wide = empty_impl(meta_of(out.meta.shape, _dtypes.float64))
+    operands = [None if value is None else cast_impl(value, _dtypes.float64) for value in inputs]
+    kernel(wide, *operands, **params)
+    copy_cpu(out, wide)
+
+
 @into_contiguous
 def convolution_cpu(
     out: TensorImpl, x: TensorImpl, weight: TensorImpl, bias: TensorImpl | None, *, stride: Any,
@@ -181,6 +189,12 @@ def convolution_cpu(
 ) -> None:  # fmt: skip
     """Convolution or transposed convolution in one to three dimensions."""
     if not out.meta.numel:
+        return
+    if not out.meta.dtype.is_floating_point:
+        _through_float64(
+            convolution_cpu, out, x, weight, bias, stride=stride, padding=padding,
+            dilation=dilation, transposed=transposed, output_padding=output_padding, groups=groups,
+        )  # fmt: skip
         return
     x, weight = contiguous_impl(x), contiguous_impl(weight)
     bias = None if bias is None else contiguous_impl(bias)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -294,10 +294,29 @@ def copy_cuda(out: TensorImpl, x: TensorImpl) -> None:
     grid, block = launch.cover(out.meta.numel)
     if out.meta.dtype is x.meta.dtype:
         bits = _CUDA_BITS[out.meta.dtype.itemsize]
-        launch.raw("copy", "copy_bits", (bits,), grid, block, args)
+        if not _turn_cuda(bits, args[:2], shape, strides):
+            launch.raw("copy", "copy_bits", (bits,), grid, block, args)
         return
     names = (out.meta.dtype.ctype, x.meta.dtype.ctype)
     launch.raw("copy", "convert", names, grid, block, args)
+
+
+def _turn_cuda(
+    bits: str, addresses: Sequence[int], shape: tuple[int, ...], strides: Sequence[tuple[int, ...]]
+) -> bool:
+    """Copy transposed matrices through tiles in shared memory, if that is what the copy is."""
+    out, x = strides
+    if len(shape) == 2:
+        shape, out, x = (1, *shape), (shape[0] * shape[1], *out), (0, *x)
+    if len(shape) != 3 or min(shape[1:]) < _TILE or x[1] != 1:
+        return False
+    batch, rows, columns = shape
+    if out != (rows * columns, columns, 1):
+        return False
+    grid = (-(-columns // _TILE) * -(-rows // _TILE) * batch,)
+    args = (*addresses, rows, columns, x[0], x[2])
+    launch.raw("copy", "transpose_bits", (bits,), grid, (_TILE, 8), args)
+    return True
 
 
 def fill_cuda(out: TensorImpl, value: float | complex) -> None:

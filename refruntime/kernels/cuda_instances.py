@@ -34,6 +34,8 @@ FLOAT_REDUCTIONS = (
     "LogSumExp",
 )  # fmt: skip
 
+LOSSES = ("SquaredError", "AbsoluteError", "SmoothError", "HuberError")
+
 Instances = tuple[tuple[str, ...], ...]
 
 
@@ -138,10 +140,13 @@ KERNELS: dict[str, dict[str, Instances]] = {
     "loss": {
         "nll_loss_rows": _FLOATS,
         "nll_loss_partial": _FLOATS,
-        "loss_finish": _FLOATS,
+        "nll_loss_finish": _FLOATS,
         "nll_loss_backward": _FLOATS,
-        "cross_entropy_rows": _FLOATS,
-        "cross_entropy_backward": _FLOATS,
+        "pair_losses": _pairs(LOSSES, FLOATS),
+        "pair_partial": _pairs(LOSSES, FLOATS),
+        "pair_finish": _FLOATS,
+        "binary_losses": _FLOATS,
+        "logit_losses": _FLOATS,
     },
     "norm": {
         "row_norm_forward": _SWITCHED,
@@ -152,14 +157,11 @@ KERNELS: dict[str, dict[str, Instances]] = {
     },
     "optim": {"sgd": _FLOATS, "adam": _FLOATS},
     "pool": {
-        "max_pool2d_forward": _FLOATS,
-        "max_pool2d_backward": _FLOATS,
-        "avg_pool2d_forward": _FLOATS,
-        "avg_pool2d_backward": _FLOATS,
-        "adaptive_avg_pool2d_forward": _FLOATS,
-        "adaptive_avg_pool2d_backward": _FLOATS,
-        "adaptive_max_pool2d_forward": _FLOATS,
-        "adaptive_max_pool2d_backward": _FLOATS,
+        "max_pool": _each(NUMBERS),
+        "max_pool_backward": _FLOATS,
+        "resample": _FLOATS,
+        "im2col": _FLOATS,
+        "col2im": _FLOATS,
     },
     "random": {
         "uniform": _FLOATS,

@@ -151,7 +151,21 @@ def sides(shape: tuple[int, ...], dim: int) -> tuple[int, int, int]:
 
 
 # ---------------------------------------------------------------------------------------------
-# Numbers that come back from the device
+# Numbers that go to the device, and come back
+
+
+def upload(array: np.ndarray[Any, Any], device: Device) -> TensorImpl:
+    """Copy a NumPy array into a new contiguous tensor on a device."""
+    array = np.ascontiguousarray(array)
+    out = empty_impl(meta_of(array.shape, _dtypes.from_numpy_dtype(array.dtype), device))
+    if device.type == "cpu":
+        out.array()[...] = array
+    elif array.nbytes:
+        runtime = _optional.cupy.cuda.runtime
+        kind = runtime.memcpyHostToDevice
+        runtime.memcpy(out.address(), array.ctypes.data, array.nbytes, kind)
+    return out
+
 
 _fault_cells: dict[Device, TensorImpl] = {}
 

@@ -94,7 +94,7 @@ def multiply(p, i, q, j):  # type: ignore[no-untyped-def]
 def maximum(p, i, q, j):  # type: ignore[no-untyped-def]
     """Keep the larger element in x; NaN wins."""
     value = load_T(p, i)
-    if not value <= load_T(q, j):
+    if value > load_T(q, j) or value != value:
         store_T(q, j, value)
 
 
@@ -102,7 +102,7 @@ def maximum(p, i, q, j):  # type: ignore[no-untyped-def]
 def minimum(p, i, q, j):  # type: ignore[no-untyped-def]
     """Keep the smaller element in x; NaN wins."""
     value = load_T(p, i)
-    if not value >= load_T(q, j):
+    if value < load_T(q, j) or value != value:
         store_T(q, j, value)
 
 

@@ -110,6 +110,8 @@ def addmm_cpu(
 ) -> None:
     """``beta base + alpha (a @ b)``; a `beta` of 0 ignores what `base` holds."""
     dtype = _compute(out)
+    if dtype.kind in "iu":
+        beta, alpha = int(beta), int(alpha)
     left, right = _operand(a, dtype), _operand(b, dtype)
     # The base is read before the product overwrites an `out` that is the base itself.
     start = None if beta == 0 else _scaled_copy(cast_impl(base, dtype).array(), beta, out is base)

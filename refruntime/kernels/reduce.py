@@ -357,6 +357,7 @@ def vector_norm_cpu(out: TensorImpl, x: TensorImpl, *, dim: Dims, ord: float, **
 @into_contiguous
 def logsumexp_cpu(out: TensorImpl, x: TensorImpl, *, dim: Dims, **_: Any) -> None:
     """``log(sum(exp(x)))``, safe from overflow: the exponents are taken relative to the largest."""
+    x = cast_impl(x, out.meta.dtype)
     peaks = empty_impl(meta_of(_kept_shape(x.meta, dim), _dtypes.float64))
     reduce_cpu(folds.AMAX, peaks, x, dim)
     values = peaks.array()

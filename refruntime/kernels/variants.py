@@ -83,6 +83,7 @@ class Placeholder:
         return f"Placeholder({self.name})"
 
     def __call__(self, *args: Any) -> Any:
+        """Refuse: a placeholder has no value."""
         raise ArgumentTypeError(
             self.name,
             what="a placeholder was called",

@@ -84,17 +84,17 @@ class Parameter(Tensor):
         if id(self) in memo:
             known: Parameter = memo[id(self)]
             return known
-        copied = type(self)(self.detach().clone(), self.requires_grad)
+        copied = type(self)(ops.clone(ops.detach(self)), self.requires_grad)
         copied.__dict__.update(self.__dict__)
         memo[id(self)] = copied
         return copied
 
-    def __repr__(self, *, tensor_contents: str | None = None) -> str:
-        return "Parameter containing:\n" + super().__repr__()
+    def __repr__(self, *, tensor_contents: str | None = None) -> str:  # type: ignore[override]
+        return f"Parameter containing:\n{super().__repr__()}"
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return _rebuild_parameter, (
-            type(self), self.detach(), self.requires_grad, dict(self.__dict__)
+            type(self), ops.detach(self), self.requires_grad, dict(self.__dict__)
         )  # fmt: skip
 
 
@@ -125,7 +125,7 @@ class Buffer(Tensor):
         if id(self) in memo:
             known: Buffer = memo[id(self)]
             return known
-        copied = type(self)(self.detach().clone(), persistent=self.persistent)
+        copied = type(self)(ops.clone(ops.detach(self)), persistent=self.persistent)
         memo[id(self)] = copied
         return copied
 

@@ -280,7 +280,7 @@ def _zoom(
         left, right = sorted((bracket[0].t, bracket[1].t))
         if (right - left) * scale < tolerance:
             break
-        t, stalled = _guarded(_cubic_minimum(*bracket), left, right, stalled)
+        t, stalled = _guarded(_cubic_minimum(bracket[0], bracket[1]), left, right, stalled)
         point = at(t)
         spent += 1
         rounds += 1

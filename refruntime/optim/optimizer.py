@@ -63,7 +63,7 @@ def scalar_state(value: float = 0.0) -> Any:
 
 def number(value: Any) -> Any:
     """Return a setting as a Python number; a learning rate may be a tensor of one element."""
-    return value.item() if isinstance(value, TensorImpl) else value
+    return value.item() if hasattr(value, "item") else value
 
 
 def check_range(
@@ -118,6 +118,10 @@ class Optimizer:
 
     _optimizer_step_pre_hooks: OrderedDict[int, Hook]
     _optimizer_step_post_hooks: OrderedDict[int, Hook]
+    _state_dict_pre_hooks: OrderedDict[int, Hook]
+    _state_dict_post_hooks: OrderedDict[int, Hook]
+    _load_state_dict_pre_hooks: OrderedDict[int, Hook]
+    _load_state_dict_post_hooks: OrderedDict[int, Hook]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

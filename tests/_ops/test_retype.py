@@ -48,3 +48,21 @@ def test_complex_numbers_are_pairs():
     assert z.tolist() == [1 + 0j, 3 + 0j]
     x = torch.ones(2)
     assert x.real is x
+
+
+def test_complex_numbers_are_made_of_parts_or_of_angles():
+    z = torch.complex(torch.tensor([1.0, 0.0]), torch.tensor(2.0))
+    assert z.dtype is torch.complex64
+    assert z.tolist() == [1 + 2j, 2j]
+    assert torch.conj(z).tolist() == [1 - 2j, -2j]
+    turned = torch.polar(torch.tensor([2.0]), torch.tensor([np.pi / 2]))
+    np.testing.assert_allclose(turned.numpy(), [2j], atol=1e-6)
+    x = torch.ones(2)
+    assert x.conj() is x
+
+
+def test_gradient_flows_through_the_parts():
+    x = torch.tensor([3.0, 4.0], requires_grad=True)
+    z = torch.complex(x, x * 2)
+    (torch.view_as_real(z) * torch.tensor([1.0, 10.0])).sum().backward()
+    assert x.grad.tolist() == [21.0, 21.0]

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from refruntime import _dtypes
-from refruntime._dtypes import DType
+from refruntime._dtypes import DType, from_numpy_dtype
+from refruntime._impl import from_array
 from refruntime.errors import ShapeError
 from refruntime.kernels import copy, gpu, index, join, rearrange, scan, sort
 from refruntime.kernels.index import Route
@@ -40,6 +41,19 @@ def test_copies_cast_and_broadcast(router: Router, rng: np.random.Generator, to:
     copy.copy_cuda(out, x)
     np.testing.assert_array_equal(out.array(), np.broadcast_to(x.array(), (3, 4)).astype(to.np))
     assert router.launched[0].startswith("convert")
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+@pytest.mark.parametrize("dtype", MOVED)
+def test_transposed_matrices_are_copied_through_tiles(
+    router: Router, rng: np.random.Generator, dtype: Any, batch: tuple[int, ...]
+) -> None:
+    array = (rng.random((*batch, 40, 33)) * 100).astype(dtype)
+    x = from_array(array.swapaxes(-1, -2), from_numpy_dtype(array.dtype))
+    out = filled(x.shape, x.dtype)
+    copy.copy_cuda(out, x)
+    np.testing.assert_array_equal(out.array(), x.array())
+    assert router.launched[0].startswith("transpose_bits")
 
 
 @pytest.mark.parametrize(

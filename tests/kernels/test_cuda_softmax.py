@@ -145,8 +145,8 @@ def nll(host: Host, p: Problem, reduction: int) -> tuple[np.ndarray, np.ndarray]
     )
     assert partial[-1][0] == 0
     dtype = DTYPES[p.ctype]
-    name = cuda_instances.require("loss", "loss_finish", (p.ctype,))
-    args = [Out((1,), dtype), Out((1,), dtype), partial[0], 3, reduction]
+    name = cuda_instances.require("loss", "nll_loss_finish", (p.ctype,))
+    args = [Out((1,), dtype), Out((1,), computing(p.ctype)), partial[0], 3, reduction]
     out, total, _ = run(host("loss"), name, (1,), (1,), args)
     return out, total
 
@@ -210,40 +210,48 @@ def test_a_target_out_of_range_is_reported(host: Host, rng: np.random.Generator)
     assert got[0][3, 1] == 0
 
 
-@pytest.mark.parametrize("ctype", FLOATS)
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_cross_entropy_fused_equals_its_parts(
-    host: Host, rng: np.random.Generator, ctype: str, weighted: bool, smoothing: float
+LOSSES: dict[str, Callable[..., Any]] = {
+    "SquaredError": lambda d, p: d * d,
+    "AbsoluteError": lambda d, p: np.abs(d),
+    "SmoothError": lambda d, p: np.where(np.abs(d) < p, d * d / (2 * p), np.abs(d) - p / 2),
+    "HuberError": lambda d, p: np.where(np.abs(d) <= p, d * d / 2, p * (np.abs(d) - p / 2)),
+}
+
+
+@pytest.mark.parametrize("args", cuda_instances.KERNELS["loss"]["pair_losses"], ids="-".join)
+def test_losses_of_pairs_and_their_sums(
+    host: Host, rng: np.random.Generator, args: tuple[str, str]
 ) -> None:
-    p = Problem(rng, ctype, weighted)
-    logp = log_softmax(wide(p.x), 1)
-    counted = p.target != IGNORE
-    spread = -(p.weights[None, :, None] * logp).sum(1) * counted
-    expected = -(1 - smoothing) * p.row_weights * p.chosen(logp) + smoothing / p.classes * spread
-    dtype = DTYPES[ctype]
-    rows = p.target.shape
-    out, weights, lse, *_ = run(
-        host("loss"),
-        cuda_instances.require("loss", "cross_entropy_rows", (ctype,)),
-        (2 * p.outer,),
-        (2, 4),
-        [Out(rows, dtype), Out(rows, dtype), Out(rows, computing(ctype)), p.x, p.target]
-        + [p.weight_arg, p.classes, p.inner, IGNORE, smoothing, 0],
-        shared=8 * 24,
-    )
+    name, ctype = args
+    x, t = sample(rng, (45,), ctype), sample(rng, (45,), ctype)
+    expected = LOSSES[name](wide(x) - wide(t), 0.75)
+    module = host("loss")
+    kernel = cuda_instances.require("loss", "pair_losses", args)
+    out = run(module, kernel, (2,), (16,), [Out((45,), x.dtype), x, t, 45, 0.75])[0]
     assert_near(out, expected, ctype, scale=4)
-    assert_near(weights, p.row_weights, ctype)
-    total = np.array([p.row_weights.sum()], dtype)
-    gx = run(
-        host("loss"),
-        cuda_instances.require("loss", "cross_entropy_backward", (ctype,)),
-        (3,),
-        (16,),
-        [Out(p.x.shape, dtype), np.ones(1, dtype), p.x, lse, p.target, p.weight_arg, total]
-        + [p.x.size, p.classes, p.inner, IGNORE, smoothing, float(p.weights.sum()), MEAN],
-    )[0]
-    probability = np.exp(logp)
-    slope = (1 - smoothing) * p.row_weights[:, None] * (probability - p.one_hot)
-    slope += smoothing / p.classes * (p.weights.sum() * probability - p.weights[None, :, None])
-    assert_near(gx, slope * counted[:, None] / p.row_weights.sum(), ctype, scale=4)
+    kernel = cuda_instances.require("loss", "pair_partial", args)
+    sums = [Out((3,), computing(ctype)), x, t, 45, 0.75]
+    partial = run(module, kernel, (3,), (1, 4), sums, shared=4 * 8)[0]
+    kernel = cuda_instances.require("loss", "pair_finish", (ctype,))
+    out = run(module, kernel, (1,), (1,), [Out((1,), x.dtype), partial, 3, 45.0])[0]
+    assert_near(out, np.array([expected.mean()]), ctype, scale=4)
+
+
+@pytest.mark.parametrize("ctype", FLOATS)
+def test_binary_cross_entropy(host: Host, rng: np.random.Generator, ctype: str) -> None:
+    x, t, weight = (rng.random(20).astype(DTYPES[ctype]) for _ in range(3))
+    x[:2] = 0, 1
+    kernel = cuda_instances.require("loss", "binary_losses", (ctype,))
+    out = run(host("loss"), kernel, (1,), (8,), [Out((20,), x.dtype), x, t, 20])[0]
+    p, target = wide(x), wide(t)
+    with np.errstate(divide="ignore"):
+        yes, no = np.maximum(np.log(p), -100), np.maximum(np.log1p(-p), -100)
+    assert_near(out, -(target * yes + (1 - target) * no), ctype, scale=2)
+
+    logits = sample(rng, (20,), ctype)
+    kernel = cuda_instances.require("loss", "logit_losses", (ctype,))
+    args = [Out((20,), x.dtype), logits, t, weight, 20]
+    out = run(host("loss"), kernel, (1,), (8,), args)[0]
+    z = wide(logits)
+    yes, no = -np.log1p(np.exp(-z)), -np.log1p(np.exp(z))
+    assert_near(out, -(wide(weight) * target * yes + (1 - target) * no), ctype, scale=4)

@@ -41,7 +41,8 @@ SHAPE = (64, 32, 3, 3)
     [
         (lambda t: init.uniform_(t, -2.0, 3.0), stats.uniform(-2, 5)),
         (lambda t: init.normal_(t, 1.0, 2.0), stats.norm(1, 2)),
-        (lambda t: init.trunc_normal_(t, 0.5, 2.0, -1.0, 2.0), stats.truncnorm(-0.75, 0.75, 0.5, 2)),
+        (lambda t: init.trunc_normal_(t, 0.5, 2.0, -1.0, 2.0),
+         stats.truncnorm(-0.75, 0.75, 0.5, 2)),
         (init.xavier_uniform_, uniform(math.sqrt(6 / 864))),
         (lambda t: init.xavier_normal_(t, gain=2.0), stats.norm(0, 2 * math.sqrt(2 / 864))),
         (init.kaiming_uniform_, uniform(math.sqrt(6 / 288))),

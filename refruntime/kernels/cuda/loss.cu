@@ -1,37 +1,35 @@
-// nll_loss and fused cross entropy (log_softmax and nll_loss in one), forward and backward.
+// Losses: nll_loss, losses of pairs of tensors, binary cross entropy.
 //
-// State: mean and sum are made in two steps: blocks leave {loss, weight} in `partial`, one block
-// merges them in order. Invariants: reproducible sums; a target equal to ignore_index counts
+// State: a reduced loss is made in two steps: blocks leave partial sums in the computing type, one
+// thread merges them in order. Invariants: reproducible sums; a target equal to ignore_index counts
 // nothing; any other target outside [0, classes) is treated as ignored and reported in *fault.
-// Tensors are contiguous: x (outer, classes, inner), target (outer, inner) long long.
+// Tensors are contiguous. reduction: 0 none, 1 mean, 2 sum.
 //
-// Row p = (sample, position) has weight w_p = weight[target_p] (1 without weights), loss_p = -w_p
-// x[target_p]. reduction: 0 none, 1 mean (sum loss / sum w), 2 sum.
+// nll_loss: x (outer, classes, inner), target (outer, inner) long long. Row p = (sample, position)
+// has weight w_p = weight[target_p] (1 without weights) and loss_p = -w_p x[target_p]; the mean is
+// the sum of losses over the sum of weights.
 //
 // nll_loss_rows<T>     grid (any), block (256): reduction none
 //   out, x, target, weight (or 0), count = outer * inner, classes, inner, ignore, fault (or 0)
 // nll_loss_partial<T>  grid (blocks), block (1, threads: a power of two), shared: threads * 16
 //   partial            [blocks] of {loss, weight} in the computing type
 //   x, target, weight, count, classes, inner, ignore, fault
-// loss_finish<T>       grid (1), block (1)
-//   out, total         the loss; the sum of weights (one number of type T)
+// nll_loss_finish<T>   grid (1), block (1)
+//   out                the loss (not written for reduction none)
+//   total              the sum of the weights, in the computing type
 //   partial, blocks, reduction
 // nll_loss_backward<T> grid (any), block (256)
 //   gx                 written entirely
 //   g                  one number, or (outer, inner) for reduction none
 //   target, weight, total, count = outer * classes * inner, classes, inner, ignore, reduction
-// cross_entropy_rows<T>  grid (ceil(inner / block.x) * outer), block (columns side by side, threads
-//                        a
-//                      column: a power of two), shared: block.x * block.y * 24
-//   out                loss of each row (outer, inner), smoothed
-//   weights            w_p of each row, or 0
-//   lse                log(sum(exp(x))) of each row in the computing type: what backward needs
-//   x, target, weight, classes, inner, ignore, smoothing, fault
-// cross_entropy_backward<T>  grid (any), block (256)
-//   gx, g, x, lse, target, weight, total, count, classes, inner, ignore, smoothing
-//   weight_sum       sum of weight, or classes
-//   reduction
-// (mean of cross entropy: reduce.cu sums out and weights; total is the sum of weights)
+//
+// pair_losses<Loss, T>   grid (any), block (256): out, x, t, count, parameter
+// pair_partial<Loss, T>  grid (blocks), block (1, threads: a power of two), shared: threads * 8
+//   partial              [blocks] in the computing type
+//   x, t, count, parameter
+// pair_finish<T>         grid (1), block (1): out, partial, blocks, divisor
+// binary_losses<T>       grid (any), block (256): out, x, t, count
+// logit_losses<T>        grid (any), block (256): out, x, t, weight (or 0), count
 
 #include "common.cuh"
 
@@ -82,25 +80,26 @@ __global__ void nll_loss_partial(Two<acc_t<T>>* partial, const T* x, const index
 }
 
 template <typename T>
-__global__ void loss_finish(T* out, T* total, const Two<acc_t<T>>* partial, index_t blocks,
-                            index_t reduction) {
+__global__ void nll_loss_finish(T* out, acc_t<T>* total, const Two<acc_t<T>>* partial,
+                                index_t blocks, index_t reduction) {
     Two<acc_t<T>> sums = partial[0];
     for (index_t b = 1; b < blocks; ++b) sums = Two<acc_t<T>>::merge(sums, partial[b]);
-    *out = store<T>(reduction == MEAN ? sums.first / sums.second : sums.first);
-    *total = store<T>(sums.second);
+    if (reduction != NONE)
+        *out = store<T>(reduction == MEAN ? sums.first / sums.second : sums.first);
+    *total = sums.second;
 }
 
 // What row p's loss is multiplied by on its way into the result, times the incoming gradient.
 template <typename T>
-DEVICE acc_t<T> row_gradient(const T* g, const T* total, index_t p, index_t reduction) {
+DEVICE acc_t<T> row_gradient(const T* g, const acc_t<T>* total, index_t p, index_t reduction) {
     if (reduction == NONE) return load(g[p]);
-    return reduction == MEAN ? load(*g) / load(*total) : load(*g);
+    return reduction == MEAN ? load(*g) / *total : load(*g);
 }
 
 template <typename T>
 __global__ void nll_loss_backward(T* gx, const T* g, const index_t* target, const T* weight,
-                                  const T* total, index_t count, index_t classes, index_t inner,
-                                  index_t ignore, index_t reduction) {
+                                  const acc_t<T>* total, index_t count, index_t classes,
+                                  index_t inner, index_t ignore, index_t reduction) {
     using A = acc_t<T>;
     for (index_t i = global_thread(); i < count; i += global_threads()) {
         Site at = site(i, classes, inner);
@@ -114,79 +113,82 @@ __global__ void nll_loss_backward(T* gx, const T* g, const index_t* target, cons
     }
 }
 
-// ----------------------------------------------------------------------------- fused cross entropy
+// -------------------------------------------------------------------------------- losses of pairs
 
-// Running maximum, sum of exp(x - maximum), and the weighted sum of x that smoothing needs.
-template <typename A> struct Spread {
-    A top, sum, mix;
-    DEVICE A below(A newer) const { return top == newer ? sum : sum * exp(top - newer); }
-    static DEVICE Spread merge(Spread a, Spread b) {
-        if (b.sum == A(0)) return a;
-        if (a.sum == A(0)) return b;
-        A top = larger(a.top, b.top);
-        return {top, a.below(top) + b.below(top), a.mix + b.mix};
+template <typename A> struct SquaredError {
+    static DEVICE A of(A x, A t, A) { return (x - t) * (x - t); }
+};
+
+template <typename A> struct AbsoluteError {
+    static DEVICE A of(A x, A t, A) { return fabs(x - t); }
+};
+
+// Quadratic below the parameter, and continued linearly.
+template <typename A> struct SmoothError {
+    static DEVICE A of(A x, A t, A beta) {
+        A size = fabs(x - t);
+        return size < beta ? size * size / (A(2) * beta) : size - beta / A(2);
     }
 };
 
-// loss = (1 - s) w_t (lse - x_t) + s / classes * sum over c of w_c (lse - x_c)
-template <typename T>
-__global__ void cross_entropy_rows(T* out, T* weights, acc_t<T>* lse, const T* x,
-                                   const index_t* target, const T* weight, index_t classes,
-                                   index_t inner, index_t ignore, double smoothing,
-                                   index_t* fault) {
+template <typename A> struct HuberError {
+    static DEVICE A of(A x, A t, A delta) {
+        A size = fabs(x - t);
+        return size <= delta ? size * size / A(2) : delta * (size - delta / A(2));
+    }
+};
+
+template <template <typename> class Loss, typename T>
+__global__ void pair_losses(T* out, const T* x, const T* t, index_t count, double parameter) {
     using A = acc_t<T>;
-    Column column = column_of(classes, inner);
-    const T* base = x + column.base;
-    Spread<A> state = {A(0), A(0), A(0)};
-    A weight_sum = A(0);
-    if (column.inner < inner) {
-        for (index_t c = threadIdx.y; c < classes; c += blockDim.y) {
-            A value = load(base[c * inner]), w = weight ? load(weight[c]) : A(1);
-            state = Spread<A>::merge(state, {value, A(1), w * value});
-        }
-        for (index_t c = 0; weight && smoothing != 0.0 && c < classes; ++c)
-            weight_sum += load(weight[c]);
+    for (index_t i = global_thread(); i < count; i += global_threads()) {
+        out[i] = store<T>(Loss<A>::of(load(x[i]), load(t[i]), static_cast<A>(parameter)));
     }
-    if (!weight) weight_sum = static_cast<A>(classes);
-    state = combine_y<Spread<A>>(state, shared_memory<Spread<A>>());
-    if (column.inner >= inner || threadIdx.y > 0) return;
-    index_t p = column.outer * inner + column.inner,
-            chosen = class_of(target[p], classes, ignore, fault);
-    A log_sum = state.top + log(state.sum), loss = A(0), w = A(0);
-    if (chosen >= 0) {
-        w = weight ? load(weight[chosen]) : A(1);
-        loss = w * (log_sum - load(base[chosen * inner]));
-        if (smoothing != 0.0) {
-            A s = static_cast<A>(smoothing);
-            loss = (A(1) - s) * loss +
-                   s / static_cast<A>(classes) * (weight_sum * log_sum - state.mix);
-        }
+}
+
+template <template <typename> class Loss, typename T>
+__global__ void pair_partial(acc_t<T>* partial, const T* x, const T* t, index_t count,
+                             double parameter) {
+    using A = acc_t<T>;
+    A sum = A(0);
+    index_t first = blockIdx.x * static_cast<index_t>(blockDim.y) + threadIdx.y;
+    for (index_t i = first; i < count; i += static_cast<index_t>(gridDim.x) * blockDim.y) {
+        sum += Loss<A>::of(load(x[i]), load(t[i]), static_cast<A>(parameter));
     }
-    out[p] = store<T>(loss);
-    lse[p] = log_sum;
-    if (weights) weights[p] = store<T>(w);
+    sum = combine_y<Plus<A>>(sum, shared_memory<A>());
+    if (threadIdx.y == 0) partial[blockIdx.x] = sum;
 }
 
 template <typename T>
-__global__ void cross_entropy_backward(T* gx, const T* g, const T* x, const acc_t<T>* lse,
-                                       const index_t* target, const T* weight, const T* total,
-                                       index_t count, index_t classes, index_t inner,
-                                       index_t ignore, double smoothing, double weight_sum,
-                                       index_t reduction) {
+__global__ void pair_finish(T* out, const acc_t<T>* partial, index_t blocks, double divisor) {
     using A = acc_t<T>;
-    A s = static_cast<A>(smoothing), share = s / static_cast<A>(classes);
+    A sum = A(0);
+    for (index_t b = 0; b < blocks; ++b) sum += partial[b];
+    *out = store<T>(sum / static_cast<A>(divisor));
+}
+
+// --------------------------------------------------------------------------- binary cross entropy
+
+// -(t log x + (1 - t) log(1 - x)), the logarithms not below -100.
+template <typename T> __global__ void binary_losses(T* out, const T* x, const T* t, index_t count) {
+    using A = acc_t<T>;
     for (index_t i = global_thread(); i < count; i += global_threads()) {
-        Site at = site(i, classes, inner);
-        index_t p = at.outer * inner + at.column;
-        index_t chosen = class_of(target[p], classes, ignore, nullptr);
-        A value = A(0);
-        if (chosen >= 0) {
-            A w = weight ? load(weight[chosen]) : A(1), mine = weight ? load(weight[at.row]) : A(1);
-            A probability = exp(load(x[i]) - lse[p]);
-            value = (A(1) - s) * w * (probability - A(chosen == at.row));
-            value += share * (static_cast<A>(weight_sum) * probability - mine);
-            value *= row_gradient(g, total, p, reduction);
-        }
-        gx[i] = store<T>(value);
+        A value = load(x[i]), target = load(t[i]);
+        A yes = log(value), no = log1p(-value);
+        yes = yes < A(-100) ? A(-100) : yes;
+        no = no < A(-100) ? A(-100) : no;
+        out[i] = store<T>((target - A(1)) * no - target * yes);
+    }
+}
+
+// (1 - t) x + w (log(1 + exp(-|x|)) + max(-x, 0)) with w = 1 + (weight - 1) t.
+template <typename T>
+__global__ void logit_losses(T* out, const T* x, const T* t, const T* weight, index_t count) {
+    using A = acc_t<T>;
+    for (index_t i = global_thread(); i < count; i += global_threads()) {
+        A value = load(x[i]), target = load(t[i]);
+        A factor = weight ? A(1) + (load(weight[i]) - A(1)) * target : A(1);
+        A soft = log1p(exp(-fabs(value))) + larger(-value, A(0));
+        out[i] = store<T>((A(1) - target) * value + factor * soft);
     }
 }

@@ -1,247 +1,186 @@
-// Pooling over two dimensions: max (with places), average, adaptive average and adaptive max.
+// Pooling and resampling of planes: maxima with places, weighted sums along both dimensions, windows
+// as columns and back.
 //
-// State: none. Invariants: tensors are contiguous (planes, height, width), a plane being a channel
-// of a sample; backward gathers (one thread an input element looks at every window over it), so no
-// atomics are needed and results are reproducible. A place is row * width + column within the
-// plane. Padding never wins a maximum; NaN does; of equal elements the first in the window wins.
+// State: none. Invariants: tensors are contiguous planes; backwards gather (one thread an element
+// looks at every window over it), so no atomics are needed and results are reproducible. Of equal
+// elements the first in row-major order wins; NaN wins over all numbers. A place is counted in its
+// plane.
 //
-// max_pool2d_forward<T>    grid (any), block (256)
-//   out, where             results and their places (long long)
-//   x, shape, count        PoolShape; count = planes * out_h * out_w
-// max_pool2d_backward<T>   grid (any), block (256)
-//   gx, g, where, shape, count   count = planes * height * width
-// avg_pool2d_forward<T>    grid (any), block (256)
-//   out, x, shape, count, include_padding, divisor   divisor 0: the window's own size
-// avg_pool2d_backward<T>   gx, g, shape, count, include_padding, divisor
-// adaptive_avg_pool2d_forward<T>, adaptive_avg_pool2d_backward<T>   out, x, shape, count; gx, g,
-//                      shape, count
-// adaptive_max_pool2d_forward<T>   out, where, x, shape, count
-//   (adaptive pools read height, width, out_h and out_w of the shape)
-// adaptive_max_pool2d_backward<T>  gx, g, where, shape, count
+// All kernels           grid (any), block (256); count: elements of the first argument
+// max_pool<T>           windows in up to three dimensions, as tables of bounds
+//   out, where          results and their places (long long)
+//   x, shape            PoolShape
+//   bounds              long long, on the device: first and end of each window along depth, then of
+//                       each along height, then along width
+//   count
+// max_pool_backward<T>
+//   gx, g, where, shape
+//   covers              as bounds, but for each position of the source: first and end of the results
+//                       whose windows may have it
+//   count
+// resample<T>
+//   out, x, height, width, high, wide   planes of x and of out
+//   rows, columns       Taps
+//   count
+// im2col<T>             out (planes, kernel h, kernel w, result h, result w), x, shape, count
+// col2im<T>             out (planes, height, width), columns, shape (ColumnShape), count
 
 #include "common.cuh"
 
 struct PoolShape {
-    index_t height, width, out_h, out_w;
-    index_t kernel_h, kernel_w, stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w;
+    index_t source[3], result[3], steps[3];  // depth, height, width; steps: elements of a window
+
+    DEVICE index_t source_size() const { return source[0] * source[1] * source[2]; }
+    DEVICE index_t result_size() const { return result[0] * result[1] * result[2]; }
 };
 
-// Half-open range of positions.
-struct Range {
-    index_t begin, end;
+struct Position {
+    index_t plane, at[3];
 };
 
-// The windows over position p: those o with o * stride - padding + tap * dilation == p for some
-// tap. The range is the tightest for dilation 1 and a superset otherwise.
-DEVICE Range windows_over(index_t p, index_t kernel, index_t stride, index_t padding,
-                          index_t dilation, index_t outputs) {
-    index_t reach = (kernel - 1) * dilation, shifted = p + padding;
-    index_t begin = shifted > reach ? quotient(shifted - reach + stride - 1, stride) : 0;
-    return {begin, smaller(quotient(shifted, stride) + 1, outputs)};
+DEVICE Position position(index_t linear, const index_t (&sizes)[3]) {
+    Position p;
+    for (int d = 2; d >= 0; --d) {
+        index_t above = quotient(linear, sizes[d]);
+        p.at[d] = linear - above * sizes[d];
+        linear = above;
+    }
+    p.plane = linear;
+    return p;
 }
 
-// ------------------------------------------------------------------------------------ max pooling
-
-template <typename A> struct Best {
-    A value;
-    index_t place;
-    DEVICE void take(A candidate, index_t at) {
-        if (place < 0 || candidate > value || is_nan(candidate)) {
-            value = candidate;
-            place = at;
-        }
-    }
+// Half-open ranges along the three dimensions, from a table of pairs.
+struct Box {
+    index_t begin[3], end[3];
 };
 
+DEVICE Box box_of(const index_t* pairs, const Position& p, const index_t (&sizes)[3]) {
+    Box box;
+    for (int d = 0; d < 3; ++d) {
+        box.begin[d] = pairs[2 * p.at[d]];
+        box.end[d] = pairs[2 * p.at[d] + 1];
+        pairs += 2 * sizes[d];
+    }
+    return box;
+}
+
 template <typename T>
-__global__ void max_pool2d_forward(T* out, index_t* where, const T* x, const PoolShape s,
-                                   index_t count) {
+__global__ void max_pool(T* out, index_t* where, const T* x, const PoolShape s,
+                         const index_t* bounds, index_t count) {
     for (index_t i = global_thread(); i < count; i += global_threads()) {
-        Site at = site(i, s.out_h, s.out_w);
-        const T* plane = x + at.outer * s.height * s.width;
-        index_t top = at.row * s.stride_h - s.padding_h,
-                left = at.column * s.stride_w - s.padding_w;
-        Best<acc_t<T>> best = {acc_t<T>(0), -1};
-        for (index_t r = 0; r < s.kernel_h; ++r) {
-            index_t row = top + r * s.dilation_h;
-            if (row < 0 || row >= s.height) continue;
-            for (index_t c = 0; c < s.kernel_w; ++c) {
-                index_t column = left + c * s.dilation_w;
-                if (column < 0 || column >= s.width) continue;
-                best.take(load(plane[row * s.width + column]), row * s.width + column);
+        Position p = position(i, s.result);
+        Box window = box_of(bounds, p, s.result);
+        const T* plane = x + p.plane * s.source_size();
+        acc_t<T> best = acc_t<T>(0);
+        index_t place = -1;
+        for (index_t z = window.begin[0]; z < window.end[0]; z += s.steps[0]) {
+            for (index_t y = window.begin[1]; y < window.end[1]; y += s.steps[1]) {
+                index_t row = (z * s.source[1] + y) * s.source[2];
+                for (index_t c = window.begin[2]; c < window.end[2]; c += s.steps[2]) {
+                    acc_t<T> value = load(plane[row + c]);
+                    if (place < 0 || value > best || is_nan(value)) {
+                        best = value;
+                        place = row + c;
+                    }
+                }
             }
         }
-        out[i] = store<T>(best.value);
-        where[i] = best.place;
+        out[i] = store<T>(best);
+        where[i] = place;
     }
 }
 
-// Sum of the gradients of those outputs in the two ranges whose place is `me`.
 template <typename T>
-DEVICE acc_t<T> gather_won(const T* g, const index_t* where, Range rows, Range columns,
-                           index_t out_w, index_t me) {
-    acc_t<T> sum = acc_t<T>(0);
-    for (index_t row = rows.begin; row < rows.end; ++row) {
-        for (index_t column = columns.begin; column < columns.end; ++column) {
-            index_t at = row * out_w + column;
-            if (where[at] == me) sum += load(g[at]);
-        }
-    }
-    return sum;
-}
-
-template <typename T>
-__global__ void max_pool2d_backward(T* gx, const T* g, const index_t* where, const PoolShape s,
-                                    index_t count) {
+__global__ void max_pool_backward(T* gx, const T* g, const index_t* where, const PoolShape s,
+                                  const index_t* covers, index_t count) {
     for (index_t i = global_thread(); i < count; i += global_threads()) {
-        Site at = site(i, s.height, s.width);
-        Range rows =
-            windows_over(at.row, s.kernel_h, s.stride_h, s.padding_h, s.dilation_h, s.out_h);
-        Range columns =
-            windows_over(at.column, s.kernel_w, s.stride_w, s.padding_w, s.dilation_w, s.out_w);
-        index_t plane = at.outer * s.out_h * s.out_w;
-        gx[i] = store<T>(gather_won(g + plane, where + plane, rows, columns, s.out_w,
-                                    at.row * s.width + at.column));
-    }
-}
-
-// -------------------------------------------------------------------------------- average pooling
-
-// What the sum over window (row, column) is divided by. The window is first cut to the padded
-// plane.
-DEVICE index_t window_divisor(const PoolShape& s, index_t row, index_t column,
-                              index_t include_padding, index_t divisor) {
-    if (divisor) return divisor;
-    index_t top = row * s.stride_h - s.padding_h, left = column * s.stride_w - s.padding_w;
-    index_t bottom = smaller(top + s.kernel_h, s.height + s.padding_h);
-    index_t right = smaller(left + s.kernel_w, s.width + s.padding_w);
-    if (include_padding) return (bottom - top) * (right - left);
-    top = larger(top, index_t(0)), left = larger(left, index_t(0));
-    return (smaller(bottom, s.height) - top) * (smaller(right, s.width) - left);
-}
-
-template <typename T>
-__global__ void avg_pool2d_forward(T* out, const T* x, const PoolShape s, index_t count,
-                                   index_t include_padding, index_t divisor) {
-    using A = acc_t<T>;
-    for (index_t i = global_thread(); i < count; i += global_threads()) {
-        Site at = site(i, s.out_h, s.out_w);
-        const T* plane = x + at.outer * s.height * s.width;
-        index_t top = at.row * s.stride_h - s.padding_h,
-                left = at.column * s.stride_w - s.padding_w;
-        A sum = A(0);
-        for (index_t row = larger(top, index_t(0)); row < smaller(top + s.kernel_h, s.height);
-             ++row) {
-            for (index_t c = larger(left, index_t(0)); c < smaller(left + s.kernel_w, s.width);
-                 ++c) {
-                sum += load(plane[row * s.width + c]);
-            }
-        }
-        index_t size = window_divisor(s, at.row, at.column, include_padding, divisor);
-        out[i] = store<T>(sum / static_cast<A>(size));
-    }
-}
-
-template <typename T>
-__global__ void avg_pool2d_backward(T* gx, const T* g, const PoolShape s, index_t count,
-                                    index_t include_padding, index_t divisor) {
-    using A = acc_t<T>;
-    for (index_t i = global_thread(); i < count; i += global_threads()) {
-        Site at = site(i, s.height, s.width);
-        Range rows = windows_over(at.row, s.kernel_h, s.stride_h, s.padding_h, 1, s.out_h);
-        Range columns = windows_over(at.column, s.kernel_w, s.stride_w, s.padding_w, 1, s.out_w);
-        const T* plane = g + at.outer * s.out_h * s.out_w;
-        A sum = A(0);
-        for (index_t row = rows.begin; row < rows.end; ++row) {
-            for (index_t column = columns.begin; column < columns.end; ++column) {
-                index_t size = window_divisor(s, row, column, include_padding, divisor);
-                sum += load(plane[row * s.out_w + column]) / static_cast<A>(size);
+        Position p = position(i, s.source);
+        Box box = box_of(covers, p, s.source);
+        index_t me = (p.at[0] * s.source[1] + p.at[1]) * s.source[2] + p.at[2];
+        index_t plane = p.plane * s.result_size();
+        acc_t<T> sum = acc_t<T>(0);
+        for (index_t z = box.begin[0]; z < box.end[0]; ++z) {
+            for (index_t y = box.begin[1]; y < box.end[1]; ++y) {
+                index_t row = plane + (z * s.result[1] + y) * s.result[2];
+                for (index_t c = box.begin[2]; c < box.end[2]; ++c) {
+                    if (where[row + c] == me) sum += load(g[row + c]);
+                }
             }
         }
         gx[i] = store<T>(sum);
     }
 }
 
-// -------------------------------------------------------------------------------- adaptive pooling
+// ---------------------------------------------------------------------------------- weighted sums
 
-// Inputs of output o when `inputs` positions are shared among `outputs`: floor(o I / O) ..
-// ceil((o+1) I / O).
-DEVICE Range share_of(index_t o, index_t inputs, index_t outputs) {
-    return {quotient(o * inputs, outputs), quotient((o + 1) * inputs + outputs - 1, outputs)};
-}
-
-// Outputs that input p contributes to: the inverse of share_of.
-DEVICE Range shares_with(index_t p, index_t inputs, index_t outputs) {
-    return {quotient(p * outputs, inputs), quotient((p + 1) * outputs + inputs - 1, inputs)};
-}
+// Inputs and weights of output o are entries starts[o] to starts[o + 1].
+struct Taps {
+    const index_t* starts;
+    const index_t* index;
+    const double* weight;
+};
 
 template <typename T>
-__global__ void adaptive_avg_pool2d_forward(T* out, const T* x, const PoolShape s, index_t count) {
+__global__ void resample(T* out, const T* x, index_t height, index_t width, index_t high,
+                         index_t wide, const Taps rows, const Taps columns, index_t count) {
     using A = acc_t<T>;
     for (index_t i = global_thread(); i < count; i += global_threads()) {
-        Site at = site(i, s.out_h, s.out_w);
-        Range rows = share_of(at.row, s.height, s.out_h),
-              columns = share_of(at.column, s.width, s.out_w);
-        const T* plane = x + at.outer * s.height * s.width;
-        A sum = A(0);
-        for (index_t row = rows.begin; row < rows.end; ++row) {
-            for (index_t c = columns.begin; c < columns.end; ++c)
-                sum += load(plane[row * s.width + c]);
+        Site at = site(i, high, wide);
+        const T* plane = x + at.outer * height * width;
+        A total = A(0);
+        for (index_t c = columns.starts[at.column]; c < columns.starts[at.column + 1]; ++c) {
+            A sum = A(0);
+            for (index_t r = rows.starts[at.row]; r < rows.starts[at.row + 1]; ++r) {
+                A weight = static_cast<A>(rows.weight[r]);
+                sum += weight * load(plane[rows.index[r] * width + columns.index[c]]);
+            }
+            total += sum * static_cast<A>(columns.weight[c]);
         }
-        index_t size = (rows.end - rows.begin) * (columns.end - columns.begin);
-        out[i] = store<T>(sum / static_cast<A>(size));
+        out[i] = store<T>(total);
     }
 }
 
+// ----------------------------------------------------------------------------- windows as columns
+
+struct ColumnShape {
+    index_t height, width;
+    index_t kernel[2], result[2], stride[2], padding[2], dilation[2];
+};
+
 template <typename T>
-__global__ void adaptive_avg_pool2d_backward(T* gx, const T* g, const PoolShape s, index_t count) {
-    using A = acc_t<T>;
+__global__ void im2col(T* out, const T* x, const ColumnShape s, index_t count) {
+    for (index_t i = global_thread(); i < count; i += global_threads()) {
+        Site window = site(i, s.result[0], s.result[1]);
+        Site tap = site(window.outer, s.kernel[0], s.kernel[1]);
+        index_t row = window.row * s.stride[0] - s.padding[0] + tap.row * s.dilation[0];
+        index_t column = window.column * s.stride[1] - s.padding[1] + tap.column * s.dilation[1];
+        bool inside = row >= 0 && row < s.height && column >= 0 && column < s.width;
+        index_t at = (tap.outer * s.height + row) * s.width + column;
+        out[i] = inside ? x[at] : store<T>(acc_t<T>(0));
+    }
+}
+
+// The window that has `position` under tap `t` along dimension d, or -1.
+DEVICE index_t window_at(const ColumnShape& s, int d, index_t position, index_t t) {
+    index_t shifted = position + s.padding[d] - t * s.dilation[d];
+    if (shifted < 0) return -1;
+    index_t window = quotient(shifted, s.stride[d]);
+    return window * s.stride[d] == shifted && window < s.result[d] ? window : -1;
+}
+
+template <typename T>
+__global__ void col2im(T* out, const T* columns, const ColumnShape s, index_t count) {
     for (index_t i = global_thread(); i < count; i += global_threads()) {
         Site at = site(i, s.height, s.width);
-        Range rows = shares_with(at.row, s.height, s.out_h);
-        Range columns = shares_with(at.column, s.width, s.out_w);
-        const T* plane = g + at.outer * s.out_h * s.out_w;
-        A sum = A(0);
-        for (index_t row = rows.begin; row < rows.end; ++row) {
-            Range of_row = share_of(row, s.height, s.out_h);
-            for (index_t c = columns.begin; c < columns.end; ++c) {
-                Range of_column = share_of(c, s.width, s.out_w);
-                index_t size = (of_row.end - of_row.begin) * (of_column.end - of_column.begin);
-                sum += load(plane[row * s.out_w + c]) / static_cast<A>(size);
+        acc_t<T> sum = acc_t<T>(0);
+        for (index_t r = 0; r < s.kernel[0]; ++r) {
+            index_t y = window_at(s, 0, at.row, r);
+            for (index_t c = 0; y >= 0 && c < s.kernel[1]; ++c) {
+                index_t x = window_at(s, 1, at.column, c);
+                index_t tap = (at.outer * s.kernel[0] + r) * s.kernel[1] + c;
+                if (x >= 0) sum += load(columns[(tap * s.result[0] + y) * s.result[1] + x]);
             }
         }
-        gx[i] = store<T>(sum);
-    }
-}
-
-template <typename T>
-__global__ void adaptive_max_pool2d_forward(T* out, index_t* where, const T* x, const PoolShape s,
-                                            index_t count) {
-    for (index_t i = global_thread(); i < count; i += global_threads()) {
-        Site at = site(i, s.out_h, s.out_w);
-        Range rows = share_of(at.row, s.height, s.out_h),
-              columns = share_of(at.column, s.width, s.out_w);
-        const T* plane = x + at.outer * s.height * s.width;
-        Best<acc_t<T>> best = {acc_t<T>(0), -1};
-        for (index_t row = rows.begin; row < rows.end; ++row) {
-            for (index_t c = columns.begin; c < columns.end; ++c) {
-                best.take(load(plane[row * s.width + c]), row * s.width + c);
-            }
-        }
-        out[i] = store<T>(best.value);
-        where[i] = best.place;
-    }
-}
-
-template <typename T>
-__global__ void adaptive_max_pool2d_backward(T* gx, const T* g, const index_t* where,
-                                             const PoolShape s, index_t count) {
-    for (index_t i = global_thread(); i < count; i += global_threads()) {
-        Site at = site(i, s.height, s.width);
-        Range rows = shares_with(at.row, s.height, s.out_h);
-        Range columns = shares_with(at.column, s.width, s.out_w);
-        index_t plane = at.outer * s.out_h * s.out_w;
-        gx[i] = store<T>(gather_won(g + plane, where + plane, rows, columns, s.out_w,
-                                    at.row * s.width + at.column));
+        out[i] = store<T>(sum);
     }
 }

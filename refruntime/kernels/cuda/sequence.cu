@@ -38,7 +38,8 @@ __global__ void linspace(T* out, index_t count, double start, double end, double
 }
 
 template <typename T>
-__global__ void logspace(T* out, index_t count, double start, double end, double step, double base) {
+__global__ void logspace(T* out, index_t count, double start, double end, double step,
+                         double base) {
     for (index_t i = global_thread(); i < count; i += global_threads()) {
         out[i] = store<T>(pow(base, on_line(i, count, start, end, step)));
     }

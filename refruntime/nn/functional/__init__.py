@@ -44,8 +44,6 @@ from refruntime.nn.functional._activation import (
     threshold,
     threshold_,
 )
-
-# isort: split - attention calls the functions above through this package
 from refruntime.nn.functional._attention import (
     multi_head_attention_forward,
     scaled_dot_product_attention,
@@ -137,108 +135,6 @@ from refruntime.nn.functional._regression import (
     smooth_l1_loss,
     triplet_margin_loss,
     triplet_margin_with_distance_loss,
-)
-
-# isort: split - attention calls the functions above through this package
-from refruntime.nn.functional._attention import (
-    multi_head_attention_forward,
-    scaled_dot_product_attention,
-)
-from refruntime.nn.functional._conv import (
-    conv1d,
-    conv2d,
-    conv3d,
-    conv_transpose1d,
-    conv_transpose2d,
-    conv_transpose3d,
-)
-from refruntime.nn.functional._image import (
-    affine_grid,
-    channel_shuffle,
-    fold,
-    grid_sample,
-    interpolate,
-    pad,
-    pixel_shuffle,
-    pixel_unshuffle,
-    unfold,
-    upsample,
-    upsample_bilinear,
-    upsample_nearest,
-)
-from refruntime.nn.functional._linear import (
-    alpha_dropout,
-    bilinear,
-    dropout,
-    dropout1d,
-    dropout2d,
-    dropout3d,
-    embedding,
-    embedding_bag,
-    feature_alpha_dropout,
-    linear,
-    one_hot,
-)
-from refruntime.nn.functional._loss import (
-    binary_cross_entropy,
-    binary_cross_entropy_with_logits,
-    cross_entropy,
-    gaussian_nll_loss,
-    kl_div,
-    legacy_reduction,
-    multi_margin_loss,
-    multilabel_margin_loss,
-    multilabel_soft_margin_loss,
-    nll_loss,
-    poisson_nll_loss,
-    soft_margin_loss,
-)
-from refruntime.nn.functional._norm import (
-    batch_norm,
-    cosine_similarity,
-    group_norm,
-    instance_norm,
-    layer_norm,
-    local_response_norm,
-    normalize,
-    pairwise_distance,
-    pdist,
-    rms_norm,
-)
-from refruntime.nn.functional._pool import (
-    adaptive_avg_pool1d,
-    adaptive_avg_pool2d,
-    adaptive_avg_pool3d,
-    adaptive_max_pool1d,
-    adaptive_max_pool2d,
-    adaptive_max_pool3d,
-    avg_pool1d,
-    avg_pool2d,
-    avg_pool3d,
-    lp_pool1d,
-    lp_pool2d,
-    max_pool1d,
-    max_pool2d,
-    max_pool3d,
-)
-from refruntime.nn.functional._regression import (
-    cosine_embedding_loss,
-    hinge_embedding_loss,
-    huber_loss,
-    l1_loss,
-    margin_ranking_loss,
-    mse_loss,
-    smooth_l1_loss,
-    triplet_margin_loss,
-    triplet_margin_with_distance_loss,
-)
-from refruntime.nn.functional._resample import (
-    affine_grid,
-    grid_sample,
-    interpolate,
-    upsample,
-    upsample_bilinear,
-    upsample_nearest,
 )
 
 __all__ = [

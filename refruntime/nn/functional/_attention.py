@@ -105,9 +105,9 @@ def _project(
         return tuple(
             functional.linear(x, w, b)
             for x, w, b in zip((query, key, value), separate, parts, strict=True)
-        )  # type: ignore[return-value]
+        )
     if query is key and key is value:
-        return tuple(ops.chunk(functional.linear(query, weight, bias), 3, -1))  # type: ignore[return-value]
+        return tuple(ops.chunk(functional.linear(query, weight, bias), 3, -1))
     first = functional.linear(query, weight[:width], None if bias is None else bias[:width])
     rest_weight = weight[width:]
     rest_bias = None if bias is None else bias[width:]

@@ -1,4 +1,4 @@
-"""Padding, rearranging, windows as columns, resampling: the registry's functions; sampling on grids.
+"""Padding, rearranging, columns, resampling: the registry's functions; and sampling on grids.
 
 Invariants
 ----------

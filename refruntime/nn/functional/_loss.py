@@ -124,19 +124,13 @@ def kl_div(
     """
     if reduction != "batchmean":
         reduction = legacy_reduction(size_average, reduce, reduction)
-    if log_target:
-        loss = target.exp() * (target - input)
-    else:
-        loss = ops.xlogy(target, target) - target * input
-    if reduction == "batchmean":
-        return loss.sum() / (input.shape[0] if input.dim() else 1)
     if reduction == "mean":
         warnings.warn(
             "reduction: 'mean' divides the total loss by both the batch size and the support "
             "size; 'batchmean' divides only by the batch size, as the divergence does.",
             stacklevel=2,
         )
-    return reduced(loss, reduction)
+    return ops.kl_div(input, target, reduction, log_target)
 
 
 def binary_cross_entropy(

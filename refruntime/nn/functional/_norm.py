@@ -37,7 +37,7 @@ def batch_norm(
     eps : float
         Added to the variance.
     """
-    if training:
+    if training and input.dim() > 1:
         _check_values(input)
     return ops.batch_norm(
         input, running_mean, running_var, weight, bias, training, momentum, eps

@@ -24,8 +24,6 @@ def _warn_of_sizes(input: Any, target: Any) -> None:
 
 def _weighted(loss: Any, weight: Any, reduction: str) -> Any:
     """Reduce a loss with a weight an element; the mean divides by the sum of weights."""
-    if weight is None:
-        return reduced(loss, reduction)
     loss = loss * weight
     if reduction == "mean":
         return loss.sum() / weight.expand_as(loss).sum()
@@ -43,7 +41,9 @@ def mse_loss(
     """Return ``(input - target) ** 2``."""
     reduction = legacy_reduction(size_average, reduce, reduction)
     _warn_of_sizes(input, target)
-    return _weighted((input - target).square(), weight, reduction)
+    if weight is None:
+        return ops.mse_loss(input, target, reduction)
+    return _weighted(ops.mse_loss(input, target, "none"), weight, reduction)
 
 
 def l1_loss(
@@ -57,7 +57,9 @@ def l1_loss(
     """Return ``|input - target|``."""
     reduction = legacy_reduction(size_average, reduce, reduction)
     _warn_of_sizes(input, target)
-    return _weighted((input - target).abs(), weight, reduction)
+    if weight is None:
+        return ops.l1_loss(input, target, reduction)
+    return _weighted(ops.l1_loss(input, target, "none"), weight, reduction)
 
 
 def smooth_l1_loss(
@@ -71,15 +73,7 @@ def smooth_l1_loss(
     """Return ``d^2 / (2 * beta)`` where the difference d is small, else ``|d| - beta / 2``."""
     reduction = legacy_reduction(size_average, reduce, reduction)
     _warn_of_sizes(input, target)
-    if beta < 0:
-        raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
-    if beta == 0:
-        return reduced((input - target).abs(), reduction)
-    gap = input - target
-    size = gap.abs()
-    return reduced(
-        ops.where(size < beta, gap.square() * (0.5 / beta), size - 0.5 * beta), reduction
-    )
+    return ops.smooth_l1_loss(input, target, reduction, beta)
 
 
 def huber_loss(
@@ -91,12 +85,9 @@ def huber_loss(
 ) -> Any:
     """Return ``d^2 / 2`` where d is small, else ``delta * (|d| - delta / 2)``."""
     _warn_of_sizes(input, target)
-    if delta <= 0:
-        raise RuntimeError("huber_loss does not support non-positive values for delta.")
-    gap = input - target
-    size = gap.abs()
-    loss = ops.where(size < delta, gap.square() * 0.5, (size - 0.5 * delta) * delta)
-    return _weighted(loss, weight, reduction)
+    if weight is None:
+        return ops.huber_loss(input, target, reduction, delta)
+    return _weighted(ops.huber_loss(input, target, "none", delta), weight, reduction)
 
 
 def hinge_embedding_loss(

@@ -100,13 +100,13 @@ class ModuleTree:
     def _set_buffer(self, name: str, value: Any) -> None:
         if "_buffers" not in self.__dict__:
             raise _before_init("buffer")
-        if value is not None and not isinstance(value, TensorImpl):
-            raise _refuse(name, value, "buffer", "torch.nn.Buffer, torch.Tensor or None")
-        if name not in self._buffers:
+        if name in self._buffers:
+            if value is not None and not isinstance(value, TensorImpl):
+                raise _refuse(name, value, "buffer", "torch.nn.Buffer, torch.Tensor or None")
+            self._buffers[name] = value
+        else:
             self._forget(name)
             self.register_buffer(name, value, value.persistent)
-        else:
-            self._buffers[name] = value
 
     def _forget(self, name: str) -> None:
         for slot in (self.__dict__, self._parameters, self._buffers, self._modules):

@@ -295,7 +295,7 @@ def _pairs(op: str, given: Any) -> Iterable[tuple[Any, Any]]:
             raise ArgumentValueError(
                 op, what=f"element {place} is no pair", expected="2 values", got=str(len(pair))
             )
-    return pairs  # type: ignore[return-value]
+    return pairs
 
 
 def _as_parameter(value: Any) -> Any:
@@ -472,7 +472,7 @@ class ParameterDict(Module):
     def extra_repr(self) -> str:
         """Return one line for each member."""
         return "\n".join(
-            f"  {_value_line(k, v, v.type() if isinstance(v, TensorImpl) else '')}"
+            f"  {_value_line(k, v, v.type() if hasattr(v, 'type') else '')}"
             for k, v in self.items()
         )
 

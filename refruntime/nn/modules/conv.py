@@ -46,7 +46,7 @@ class _ConvNd(Module):
         self.out_channels = out_channels
         self.kernel_size = repeated(kernel_size, n)
         self.stride = repeated(stride, n)
-        self.padding = padding if isinstance(padding, str) else repeated(padding, n)
+        self.padding: Any = padding if isinstance(padding, str) else repeated(padding, n)
         self.dilation = repeated(dilation, n)
         self.output_padding = repeated(output_padding, n)
         self.groups = groups

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from refruntime.nn import functional
-from refruntime.nn.functional import legacy_reduction
+from refruntime.nn.functional._loss import legacy_reduction
 from refruntime.nn.modules.distance import PairwiseDistance
 from refruntime.nn.modules.module import Module
 

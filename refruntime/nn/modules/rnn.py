@@ -105,7 +105,9 @@ class RNNBase(Module):
             width = self.input_size if layer == 0 else carried * len(self._directions())
             for direction in self._directions():
                 end = f"_l{layer}{direction}"
-                shapes = {f"weight_ih{end}": (gates, width), f"weight_hh{end}": (gates, carried)}
+                shapes: dict[str, tuple[int, ...]] = {
+                    f"weight_ih{end}": (gates, width), f"weight_hh{end}": (gates, carried)
+                }  # fmt: skip
                 if self.bias:
                     shapes |= {f"bias_ih{end}": (gates,), f"bias_hh{end}": (gates,)}
                 if self.proj_size:

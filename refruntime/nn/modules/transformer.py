@@ -34,7 +34,7 @@ def _activation(given: Activation) -> Callable[[Any], Any]:
         return given
     if given not in ("relu", "gelu"):
         raise RuntimeError(f"activation should be relu/gelu, not {given}")
-    return functional.relu if given == "relu" else functional.gelu  # type: ignore[no-any-return]
+    return functional.relu if given == "relu" else functional.gelu
 
 
 def _causal_mask(size: int, device: Any = None, dtype: Any = None) -> Any:

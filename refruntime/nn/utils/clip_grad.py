@@ -18,7 +18,7 @@ __all__ = [
 
 
 def _grads(parameters: Any) -> list[Any]:
-    tensors = [parameters] if isinstance(parameters, TensorImpl) else parameters
+    tensors: Any = [parameters] if isinstance(parameters, TensorImpl) else parameters
     return [param.grad for param in tensors if param.grad is not None]
 
 

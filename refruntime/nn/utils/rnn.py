@@ -204,7 +204,7 @@ def pad_sequence(
 def unpad_sequence(padded_sequences: Any, lengths: Any, batch_first: bool = False) -> list[Any]:
     """Return the sequences of a padded batch, each with its own length."""
     padded = padded_sequences if batch_first else padded_sequences.transpose(0, 1)
-    sizes = lengths.tolist() if isinstance(lengths, TensorImpl) else lengths
+    sizes = lengths.tolist() if hasattr(lengths, "tolist") else lengths
     return [row[:size] for row, size in zip(padded, sizes, strict=True)]
 
 

@@ -84,9 +84,9 @@ class LRScheduler:
         self._remember_initial(last_epoch)
         self.base_lrs: list[Any] = rates(optimizer, "initial_lr")
         self.last_epoch = last_epoch
-        if not hasattr(optimizer, "_opt_called"):
-            self.optimizer._opt_called = False
-            optimizer.register_step_post_hook(_note_step)
+        if not hasattr(self.optimizer, "_opt_called"):
+            vars(optimizer)["_opt_called"] = False
+            self.optimizer.register_step_post_hook(_note_step)
         self._initial_step()
 
     def _remember_initial(self, last_epoch: int) -> None:

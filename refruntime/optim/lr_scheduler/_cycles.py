@@ -99,10 +99,10 @@ class CyclicLR(LRScheduler):
     def scale_fn(self, x: float) -> float:
         """Return the scale of the height for a cycle or a step, as `scale_mode` says."""
         if self._scale_fn is not None:
-            return self._scale_fn(x)
+            return float(self._scale_fn(x))
         if self.mode == "triangular2":
-            return 1.0 / 2.0 ** (x - 1)
-        return self.gamma**x if self.mode == "exp_range" else 1.0
+            return float(0.5 ** (x - 1))
+        return float(self.gamma**x) if self.mode == "exp_range" else 1.0
 
     def get_lr(self) -> list[Any]:
         """Return the rate of each group for `last_epoch`, and set the momentum."""

@@ -166,7 +166,7 @@ class ParallelIterator:
         if not waiting:
             return None
         ready = multiprocessing.connection.wait(list(waiting), self.timeout or None)
-        return waiting[ready[0]] if ready else next(iter(waiting.values()))  # type: ignore[index]
+        return waiting[ready[0]] if ready else next(iter(waiting.values()))
 
     def _receive(self, worker: _Worker) -> Any:
         self._await(worker)

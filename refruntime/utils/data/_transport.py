@@ -28,8 +28,9 @@ from refruntime._tensor import Tensor
 Spec = tuple[str, tuple[int, ...], bool] | int
 
 
-def _bytes_of(array: np.ndarray[Any, Any]) -> Any:
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+def _bytes_of(array: Any) -> Any:
+    flat: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return memoryview(flat)
 
 
 class _Pickler(pickle.Pickler):

@@ -14,7 +14,7 @@ Invariants
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from refruntime.errors import ArgumentValueError
@@ -189,12 +189,12 @@ class DataLoader(Generic[T_co]):
         return self.batch_sampler is not None
 
     @property
-    def _index_sampler(self) -> Iterable[Any]:
+    def _index_sampler(self) -> Any:
         return self.batch_sampler if self._auto_collation else self.sampler
 
     def __len__(self) -> int:
         if not self._is_iterable:
-            return len(self._index_sampler)  # type: ignore[arg-type]
+            return len(self._index_sampler)
         size = len(self.dataset)
         if self.batch_size is None:
             return size

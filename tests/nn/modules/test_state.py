@@ -91,7 +91,7 @@ def test_without_strict_the_names_are_returned_but_shapes_must_fit():
 def test_a_value_that_is_no_tensor_is_named():
     state = build().state_dict()
     state["first.bias"] = [1.0]
-    with pytest.raises(RuntimeError, match='"first.bias", expected torch.Tensor'):
+    with pytest.raises(RuntimeError, match=r'"first\.bias", expected torch\.Tensor'):
         build().load_state_dict(state)
 
 
@@ -134,7 +134,7 @@ def test_extra_state_travels_with_the_tensors():
     other = nn.Sequential(Counting())
     other.load_state_dict(state)
     assert other[0].count == 5
-    with pytest.raises(RuntimeError, match='Missing key.*"0._extra_state"'):
+    with pytest.raises(RuntimeError, match=r'Missing key.*"0\._extra_state"'):
         other.load_state_dict({})
 
 
@@ -167,4 +167,4 @@ def test_a_removed_hook_does_not_run():
 def test_old_positional_arguments_still_work():
     target = OrderedDict()
     assert build().state_dict(target, "net.") is target
-    assert list(target)[0] == "net.first.weight"
+    assert next(iter(target)) == "net.first.weight"

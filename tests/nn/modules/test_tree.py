@@ -63,7 +63,7 @@ def test_registration_before_init_is_refused(value):
             self.value = value
             super().__init__()
 
-    with pytest.raises(AttributeError, match="before Module.__init__"):
+    with pytest.raises(AttributeError, match="before Module"):
         Early()
 
 
@@ -116,9 +116,9 @@ def test_dotted_paths_lead_to_modules_parameters_and_buffers():
     assert net.get_buffer("1.running_mean") is net[1].running_mean
     with pytest.raises(AttributeError, match="no attribute `absent`"):
         net.get_submodule("0.absent")
-    with pytest.raises(AttributeError, match="not an nn.Module"):
+    with pytest.raises(AttributeError, match=r"not an nn\.Module"):
         net.get_submodule("0.size")
-    with pytest.raises(AttributeError, match="not an nn.Parameter"):
+    with pytest.raises(AttributeError, match=r"not an nn\.Parameter"):
         net.get_parameter("1.running_mean")
 
 

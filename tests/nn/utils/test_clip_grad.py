@@ -70,5 +70,5 @@ def test_parameters_become_a_vector_and_back():
     vector_to_parameters(new, net.parameters())
     assert net.weight.tolist() == [[0, 1], [2, 3], [4, 5]]
     assert net.bias.tolist() == [6, 7, 8]
-    with pytest.raises(TypeError, match="torch.Tensor"):
+    with pytest.raises(TypeError, match=r"torch\.Tensor"):
         vector_to_parameters([1.0], net.parameters())

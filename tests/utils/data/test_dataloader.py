@@ -46,7 +46,7 @@ def test_shuffling_is_repeatable_by_generator():
     ]
     first, second = lists(loaders[0]), lists(loaders[1])
     assert first == second
-    assert sorted(sum(first, [])) == TEN
+    assert sorted(i for batch in first for i in batch) == TEN
     assert lists(loaders[0]) != first
 
 
@@ -103,7 +103,9 @@ def test_settings_that_exclude_each_other(settings, text):
         data.DataLoader(TEN, **settings)
 
 
-@pytest.mark.parametrize("settings", [{"shuffle": True}, {"sampler": [0]}, {"batch_sampler": [[0]]}])
+@pytest.mark.parametrize(
+    "settings", [{"shuffle": True}, {"sampler": [0]}, {"batch_sampler": [[0]]}]
+)
 def test_an_iterable_dataset_takes_no_order(settings):
     with pytest.raises(ValueError, match="IterableDataset"):
         data.DataLoader(Stream(3), **settings)

@@ -68,7 +68,7 @@ def test_batches_hold_all_indices_in_order(size, batch_size, drop_last):
     batches = list(sampler)
     assert len(batches) == len(sampler)
     kept = size - size % batch_size if drop_last else size
-    assert sum(batches, []) == list(range(kept))
+    assert [i for batch in batches for i in batch] == list(range(kept))
     assert all(len(batch) == batch_size for batch in batches[:-1])
 
 
@@ -90,7 +90,7 @@ def test_settings_that_make_no_sense(make, error, text):
 
 
 def shares(drop_last, epoch=0):
-    samplers = [data.DistributedSampler(range(10), 4, rank, drop_last=drop_last) for rank in range(4)]
+    samplers = [data.DistributedSampler(range(10), 4, r, drop_last=drop_last) for r in range(4)]
     for sampler in samplers:
         sampler.set_epoch(epoch)
     return [list(sampler) for sampler in samplers]
@@ -99,7 +99,7 @@ def shares(drop_last, epoch=0):
 def test_processes_share_a_dataset_evenly():
     filled, cut = shares(False), shares(True)
     assert [len(share) for share in filled] == [3] * 4
-    assert set(sum(filled, [])) == set(range(10))
+    assert {i for share in filled for i in share} == set(range(10))
     assert [len(share) for share in cut] == [2] * 4
-    assert len(set(sum(cut, []))) == 8
+    assert len({i for share in cut for i in share}) == 8
     assert shares(True, epoch=1) != cut

@@ -127,7 +127,7 @@ def test_a_batch_that_takes_too_long_is_an_error():
         def __getitem__(self, index):
             time.sleep(30)
 
-    with pytest.raises(RuntimeError, match="timed out after 0.2 seconds"):
+    with pytest.raises(RuntimeError, match=r"timed out after 0\.2 seconds"):
         list(data.DataLoader(Slow(), num_workers=1, timeout=0.2))
 
 

@@ -1,0 +1,19 @@
+"""torch.accelerator: the accelerator of this machine, whatever its kind; here a CUDA GPU or none."""
+
+from __future__ import annotations
+
+from refruntime import cuda
+from refruntime._device import Device
+from refruntime.cuda import current_device as current_device_index
+from refruntime.cuda import device_count, is_available, synchronize
+from refruntime.cuda import set_device as set_device_index
+
+__all__ = [
+    "current_accelerator", "current_device_index", "device_count", "is_available",
+    "set_device_index", "synchronize",
+]  # fmt: skip
+
+
+def current_accelerator(check_available: bool = False) -> Device | None:
+    """Return the accelerator as a device without an index, or None where there is none."""
+    return Device("cuda") if cuda.is_available() else None
