@@ -13,7 +13,7 @@ import math as _math
 from types import ModuleType as _ModuleType
 from typing import Any
 
-from refruntime import _dtypes, _tensor, autograd, nn, optim, random, utils
+from refruntime import _dtypes, _tensor, autograd, nn, optim, random, sparse, utils
 from refruntime._device import Device as device
 from refruntime._dtypes import (
     DType as dtype,
@@ -102,9 +102,11 @@ pi = _math.pi
 e = _math.e
 newaxis = None
 strided = "torch.strided"
+sparse_coo = "torch.sparse_coo"
 
 _LAZY_MODULES = (
-    "accelerator", "backends", "compat", "cuda", "distributions", "interop", "onnx", "testing", "viz",
+    "accelerator", "backends", "compat", "cuda", "distributions", "interop", "linalg", "onnx",
+    "testing", "viz",
 )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from refruntime._ops.opdef import (
     Inplace,
     OpDef,
     meta_or_value,
+    ops,
     require_tensor,
     set_default_run,
 )
@@ -116,6 +117,8 @@ def _call_unusual(op: OpDef, inputs: tuple[Any, ...], params: dict[str, Any]) ->
             require_tensor(op.name, value, op.inputs[min(position, len(op.inputs) - 1)])
         elif isinstance(value, TensorImpl) and type(value) not in plain_types:
             subclass = subclass or type(value)
+            if hasattr(value, "call_op"):  # a class whose memory is not that of its elements
+                return value.call_op(op, inputs, params)
     if any(v.autograd and v.autograd.requires_grad for v in operands if isinstance(v, TensorImpl)):
         outputs = autograd.record(op, tuple(operands), params)  # type: ignore[union-attr]
     else:
@@ -237,6 +240,10 @@ def common_device(name: str, inputs: tuple[Any, ...]) -> str:
 
 
 def _call_into(op: OpDef, inputs: tuple[Any, ...], params: dict[str, Any], out: Any) -> Any:
+    for value in inputs:
+        if type(value) not in plain_types and hasattr(value, "call_op"):
+            target = out.target if isinstance(out, Inplace) else out
+            return ops.copy_(target, value.call_op(op, inputs, params))
     if isinstance(out, Inplace):
         return autograd.record_inplace(op, out.target, inputs, params)  # type: ignore[union-attr]
     outs = out if isinstance(out, (tuple, list)) else (out,)

@@ -49,14 +49,16 @@ def _default_output(inputs: list[list[str]]) -> list[str]:
     """Return what an equation without an arrow gives: ellipsis, then letters that occur once."""
     every = [label for labels in inputs for label in labels]
     dots = sorted({label for label in every if label[0] == "."}, reverse=True)
-    return dots + sorted(label for label in set(every) if label[0] != "." and every.count(label) == 1)
+    once = {label for label in every if label[0] != "." and every.count(label) == 1}
+    return dots + sorted(once)
 
 
 def _read_equation(equation: str, operands: tuple[Any, ...]) -> tuple[list[list[str]], list[str]]:
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(operands):
-        raise _bad_equation(f"{len(terms)} operands in {equation!r}, but {len(operands)} were given")
+        counts = f"{len(terms)} operands in {equation!r}, but {len(operands)} were given"
+        raise _bad_equation(counts)
     inputs = [
         _labels_of(term, operand.meta.ndim, index)
         for index, (term, operand) in enumerate(zip(terms, operands, strict=True))
@@ -70,7 +72,8 @@ def _read_equation(equation: str, operands: tuple[Any, ...]) -> tuple[list[list[
     known = {label for labels in inputs for label in labels}
     for label in output:
         if label not in known or output.count(label) > 1:
-            raise _bad_equation(f"output subscript {label!r} of {equation!r} is unknown or repeated")
+            what = f"output subscript {label!r} of {equation!r} is unknown or repeated"
+            raise _bad_equation(what)
     return inputs, output
 
 
@@ -129,7 +132,9 @@ def _contract(
     a, a_labels = _sum_out(a, a_labels, keep | set(b_labels))
     b, b_labels = _sum_out(b, b_labels, keep | set(a_labels))
     both = [label for label in a_labels if label in b_labels]
-    summed = [label for label in both if label not in keep and _wide(a, a_labels, b, b_labels, label)]
+    summed = [
+        label for label in both if label not in keep and _wide(a, a_labels, b, b_labels, label)
+    ]
     if not summed:
         order = [*a_labels, *(label for label in b_labels if label not in a_labels)]
         product = ops.mul(_arranged(a, a_labels, order), _arranged(b, b_labels, order))

@@ -169,7 +169,7 @@ def _placed(op: OpDef, name: str, input: Any, dim: Any, keepdim: bool, out: Any)
 def max(
     input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None, out: Any = None
 ) -> Any:
-    """Return the largest element; with `dim`, ``(values, indices)``; of two tensors, the maximum."""
+    """Return the largest element; with `dim`, values and indices; of two tensors, the maximum."""
     require_tensor("max", input)
     if other is not None or isinstance(dim, TensorImpl):
         return ops.maximum(input, dim if other is None else other, out=out)
@@ -182,7 +182,7 @@ def max(
 def min(
     input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None, out: Any = None
 ) -> Any:
-    """Return the smallest element; with `dim`, ``(values, indices)``; of two tensors, the minimum."""
+    """Return the smallest element; with `dim`, values and indices; of two tensors, the minimum."""
     require_tensor("min", input)
     if other is not None or isinstance(dim, TensorImpl):
         return ops.minimum(input, dim if other is None else other, out=out)

@@ -23,7 +23,6 @@ from refruntime._ops.indexing import follow
 from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
 from refruntime._ops.samples import ErrorSample, Sample, T
 from refruntime.errors import (
-    AutogradError,
     DTypeError,
     IndexValueError,
     KernelMissingError,
@@ -307,13 +306,32 @@ def _neutral_like(src: TensorImpl, reduce: str) -> Any:
     return ops.expand(filled, src.meta.shape)
 
 
+def _product_vjp(g: Any, n: Any) -> tuple[Any, None, Any]:
+    """Multiply the gradient by the product of the other factors, which may hold zeros."""
+    dim, index = n.dim, n.index
+    zero_src, zero_x = ops.eq(n.src, 0), ops.eq(n.input, 0)
+    factors = ops.masked_fill(n.input, zero_x, 1) if n.include_self else ops.ones_like(n.input)
+    nonzero_src = ops.masked_fill(n.src, zero_src, 1)
+    product = ops.scatter_reduce(factors, dim, index, nonzero_src, "prod")
+    zeros = ops.to(ops.mul(zero_x, n.include_self), _dtypes.int64)
+    zeros = ops.scatter_add(zeros, dim, index, ops.to(zero_src, _dtypes.int64))
+
+    def without(value: Any, is_zero: Any, product: Any, zeros: Any) -> Any:
+        divided = ops.div(product, ops.masked_fill(value, is_zero, 1))
+        own = ops.to(is_zero, _dtypes.int64)
+        return ops.where(ops.eq(zeros, own), divided, ops.zeros_like(divided))
+
+    there = [ops.gather(part, dim, index) for part in (g, product, zeros)]
+    source = ops.mul(there[0], without(n.src, zero_src, there[1], there[2]))
+    if not n.include_self:
+        return ops.scatter(g, dim, index, 0), None, source
+    return ops.mul(g, without(n.input, zero_x, product, zeros)), None, source
+
+
 def _extreme_reduce_vjp(g: Any, n: Any) -> tuple[Any, None, Any]:
     """Share the gradient evenly among the values that equal the result."""
     if n.reduce == "prod":
-        raise AutogradError(
-            "scatter_reduce", what="the derivative of reduce='prod' is not implemented",
-            expected="sum, mean, amax or amin", got="prod", remedy="take sums of logarithms",
-        )  # fmt: skip
+        return _product_vjp(g, n)
     chosen = ops.to(ops.eq(n.input, n.out), g.dtype)
     if not n.include_self:
         chosen = ops.scatter(chosen, n.dim, n.index, 0)
@@ -329,8 +347,7 @@ def _scatter_reduce_reference(
     ufunc = {"amax": np.maximum, "amin": np.minimum, "prod": np.multiply, "mean": np.add}[reduce]
     out, count = x.copy(), np.ones_like(x)
     if not include_self:
-        out[_entries(index, dim)] = ufunc.identity if reduce == "prod" else -np.inf
-        out[_entries(index, dim)] *= 1 if reduce == "amax" else -1
+        out[_entries(index, dim)] = {"prod": 1, "amax": -np.inf, "amin": np.inf}[reduce]
     ufunc.at(out, _entries(index, dim), src)
     np.add.at(count, _entries(index, dim), 1)
     return out / count if reduce == "mean" else out
@@ -349,7 +366,8 @@ SCATTER_REDUCE = register(
         samples=lambda: [
             Sample((T((3, 4)), 0, _index((5, 4)), T((5, 4)), "amax")),
             Sample((T((3, 4)), 1, _index((3, 4)), T((3, 4)), "amin"), {"include_self": False}),
-            Sample((T((3,)), 0, _index((5,)), T((5,)), "prod"), grad=False),
+            Sample((T((3,)), 0, _index((5,)), T((5,)), "prod")),
+            Sample((T((3,)), 0, _index((5,)), T((5,)), "prod"), {"include_self": False}),
             Sample((T((3,)), 0, _index((5,)), T((5,)), "mean")),
         ],
         error_samples=lambda: [

@@ -135,5 +135,24 @@ def index_fill(input: Any, dim: int, index: Any, value: Any, *, out: Any = None)
             remedy="use index_copy",
         )  # fmt: skip
     dim = wrap_dim(dim, input.meta.ndim, "index_fill")
-    params = {"dims": (dim,), "accumulate": False}
-    return call(INDEX_PUT, (input, value, _vector("index_fill", index)), params, out)
+    index = _vector("index_fill", index)
+    if value.autograd is not None and value.autograd.requires_grad:
+        # A slice named twice is filled once, and its gradient counts once.
+        index = ops.unique(index)
+    return call(INDEX_PUT, (input, value, index), {"dims": (dim,), "accumulate": False}, out)
+
+
+@front(INDEX_PUT)
+def index_reduce(
+    input: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
+) -> Any:
+    """Return `input` with slices of `source` joined at `index`: prod, mean, amax or amin."""
+    require_tensor("index_reduce", input)
+    dim = wrap_dim(dim, input.meta.ndim, "index_reduce")
+    places = _vector("index_reduce", index)
+    if input.meta.ndim:
+        places = ops.reshape(places, [-1 if d == dim else 1 for d in range(input.meta.ndim)])
+        places = ops.expand(places, source.meta.shape)
+    else:
+        places = ops.reshape(places, source.meta.shape)
+    return ops.scatter_reduce(input, dim, places, source, reduce, include_self=include_self)

@@ -162,6 +162,9 @@ def _geometry(
             f"shapes {shapes}", expected="index tensors that broadcast", got=shapes,
             remedy="reshape the index tensors",
         ) from None  # fmt: skip
+    if not x.ndim:
+        # A zero-dim tensor is written and read by index vectors as one of one element.
+        x = meta_of((1,), x.dtype, x.device, (1,))
     adjacent = dims == tuple(range(dims[0], dims[0] + len(dims)))
     before = dims[0] if adjacent else 0
     rest = [dim for dim in range(x.ndim) if dim not in dims]
@@ -208,7 +211,7 @@ def check_fault(op: str, fault: Any, dims: tuple[int, ...], shape: tuple[int, ..
     """Raise IndexError if a walk met an index outside its range."""
     if fault is not None:
         dim = dims[fault[0]]
-        raise out_of_range(op, fault[1], dim, shape[dim])
+        raise out_of_range(op, fault[1], dim, shape[dim] if shape else 1)
 
 
 def _index_infer(input: TensorMeta, *indices: TensorMeta, dims: tuple[int, ...]) -> TensorMeta:

@@ -116,8 +116,8 @@ def _stack_infer(a: TensorMeta, b: TensorMeta) -> TensorMeta:
     dtype = common_dtype("matmul", a, b)
     if a.shape[-1] != b.shape[-2]:
         what = (
-            f"Expected size for first two dimensions of batch2 tensor to be: [*, {a.shape[-1]}] but "
-            f"got: [*, {b.shape[-2]}]"
+            "Expected size for first two dimensions of batch2 tensor to be: "
+            f"[*, {a.shape[-1]}] but got: [*, {b.shape[-2]}]"
         )
         _clash("matmul", what, a, b, "transpose or reshape an operand")
     batch = broadcast_shapes(a.shape[:-2], b.shape[:-2], op="matmul")
@@ -215,9 +215,10 @@ def _dot_rule(name: str) -> Any:
         dtype = common_dtype(name, a, b)
         if a.shape != b.shape:
             what = (
-                "inconsistent tensor size, expected tensor [{}] and src [{}] to have the same "
+                f"inconsistent tensor size, expected tensor [{a.shape[0]}] and src "
+                f"[{b.shape[0]}] to have the same "
                 "number of elements"
-            ).format(a.shape[0], b.shape[0])
+            )
             _clash(name, what, a, b, "check the vectors' lengths")
         return meta_of((), dtype, a.device)
 

@@ -85,7 +85,8 @@ def _check_classes(input: TensorMeta, target: TensorMeta, weight: TensorMeta | N
         raise ShapeError(
             "nll_loss", what=f"weight tensor should be defined either for all {classes} classes or "
             f"no classes but got weight tensor of shape: {list(weight.shape)}",
-            expected=f"({classes},)", got=str(tuple(weight.shape)), remedy="give one for each class",
+            expected=f"({classes},)", got=str(tuple(weight.shape)),
+            remedy="give one weight for each class",
         )  # fmt: skip
 
 
@@ -429,7 +430,7 @@ def binary_cross_entropy_with_logits(
 def kl_div(
     input: Any, target: Any, reduction: str = "mean", log_target: bool = False
 ) -> Any:
-    """Return ``target (log target - input)``, reduced; ``batchmean`` divides the sum by the batch."""
+    """Return ``target (log target - input)``; ``batchmean`` divides the sum by the batch."""
     require_tensor("kl_div", input)
     if log_target:
         loss = ops.mul(ops.exp(target), ops.sub(target, input))

@@ -288,7 +288,8 @@ def _check_channels(op: str, input: Any, *parameters: Any) -> None:
     if input.meta.ndim < 2:
         raise ShapeError(
             op, what=f"expected at least 2 dimensions, got {input.meta.ndim}",
-            expected="[N, C, ...]", got=str(tuple(input.meta.shape)), remedy="add a batch dimension",
+            expected="[N, C, ...]", got=str(tuple(input.meta.shape)),
+            remedy="add a batch dimension",
         )  # fmt: skip
     channels = input.meta.shape[1]
     for parameter in parameters:

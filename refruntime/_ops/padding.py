@@ -28,8 +28,8 @@ def _pad_infer(input: TensorMeta, *, amounts: Ints, value: float) -> TensorMeta:
     if min(shape, default=0) < 0:
         raise ShapeError(
             "pad",
-            what=f"The input size {list(input.shape)}, plus negative padding {amounts}, resulted in "
-            "a negative output size",
+            what=f"The input size {list(input.shape)}, plus negative padding {amounts}, resulted "
+            "in a negative output size",
             expected="a result with sizes of zero or more",
             got=str(shape),
             remedy="crop less",
@@ -159,7 +159,8 @@ def pixel_shuffle(input: Any, upscale_factor: int) -> Any:
     split = ops.reshape(input, (*lead, channels // (r * r), r, r, height, width))
     first = len(lead)
     order = (*range(first + 1), first + 3, first + 1, first + 4, first + 2)
-    return ops.reshape(ops.permute(split, order), (*lead, channels // (r * r), height * r, width * r))
+    shape = (*lead, channels // (r * r), height * r, width * r)
+    return ops.reshape(ops.permute(split, order), shape)
 
 
 @front(method=False)

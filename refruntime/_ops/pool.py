@@ -22,6 +22,7 @@ from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
 from refruntime._ops.resample import resample
 from refruntime.errors import ShapeError
 from refruntime.kernels import pool as kernels
+from refruntime.kernels import pool_cuda as gpu
 from refruntime.kernels.resample import Taps
 
 Ints = tuple[int, ...]
@@ -78,17 +79,21 @@ def _max_pool_infer(
 def _max_pool_vjp(g: Any, n: Any) -> Any:
     spatial_dims = len(n.windows)
     shape = tuple(n.metas[0].shape[-spatial_dims:])
-    return call(ADD_AT, (g[0], n.out1), {"spatial": spatial_dims, "shape": shape})
+    params = {"spatial": spatial_dims, "shape": shape, "windows": n.windows}
+    return call(ADD_AT, (g[0], n.out1), params)
 
 
 MAX_POOL = register(
     OpDef("max_pool", ("input",), infer=_max_pool_infer, cpu=kernels.max_pool_cpu,
+          cuda=gpu.max_pool_cuda,
           vjp=_max_pool_vjp, saves=("out1",), nondiff_outputs=(1,),
           backward_name="MaxPool2DWithIndicesBackward0")
 )  # fmt: skip
 
 
-def _add_at_infer(grad: TensorMeta, places: Any, *, spatial: int, shape: Ints) -> TensorMeta:
+def _add_at_infer(
+    grad: TensorMeta, places: Any, *, spatial: int, shape: Ints, windows: Any = None
+) -> TensorMeta:
     return meta_of((*grad.shape[: grad.ndim - spatial], *shape), grad.dtype, grad.device)
 
 
@@ -101,7 +106,8 @@ def _add_at_vjp(h: Any, n: Any) -> tuple[Any, None]:
 
 ADD_AT = register(
     OpDef("max_pool_backward", ("grad", "places"), infer=_add_at_infer,
-          cpu=kernels.max_pool_backward_cpu, vjp=_add_at_vjp, saves=("places",))
+          cpu=kernels.max_pool_backward_cpu,
+          cuda=gpu.max_pool_backward_cuda, vjp=_add_at_vjp, saves=("places",))
 )  # fmt: skip
 
 
@@ -207,7 +213,9 @@ def adaptive_max_pool3d(input: Any, output_size: Any, return_indices: bool = Fal
 def _average_taps(
     size: int, count: int, kernel: int, stride: int, padding: int, include_pad: bool, scaled: bool
 ) -> Taps:
-    starts, index, weight = [0], [], []
+    starts = [0]
+    index: list[int] = []
+    weight: list[float] = []
     for place in range(count):
         first = place * stride - padding
         end = min(first + kernel, size + padding)
@@ -327,7 +335,8 @@ def _im2col_vjp(g: Any, n: Any) -> Any:
 
 
 IM2COL = register(
-    OpDef("im2col", ("input",), infer=_im2col_infer, cpu=kernels.im2col_cpu, vjp=_im2col_vjp)
+    OpDef("im2col", ("input",), infer=_im2col_infer, cpu=kernels.im2col_cpu,
+          cuda=gpu.im2col_cuda, vjp=_im2col_vjp)
 )
 
 
@@ -344,14 +353,16 @@ def _col2im_vjp(g: Any, n: Any) -> Any:
 
 
 COL2IM = register(
-    OpDef("col2im", ("input",), infer=_col2im_infer, cpu=kernels.col2im_cpu, vjp=_col2im_vjp)
+    OpDef("col2im", ("input",), infer=_col2im_infer, cpu=kernels.col2im_cpu,
+          cuda=gpu.col2im_cuda, vjp=_col2im_vjp)
 )
 
 
 def _column_params(
     op: str, size: Ints, kernel_size: Any, dilation: Any, padding: Any, stride: Any
 ) -> dict[str, Any]:
-    kernel, spread = spatial(op, "kernel_size", kernel_size, 2), spatial(op, "dilation", dilation, 2)
+    kernel = spatial(op, "kernel_size", kernel_size, 2)
+    spread = spatial(op, "dilation", dilation, 2)
     pads, steps = spatial(op, "padding", padding, 2), spatial(op, "stride", stride, 2)
     result = tuple(out_size(*one) for one in zip(size, kernel, steps, pads, spread, strict=True))
     if min(result) < 1:
@@ -373,7 +384,8 @@ def im2col(
     _checked("unfold", input, 2)
     x = ops.unsqueeze(input, 0) if input.meta.ndim == 3 else input
     size = tuple(x.meta.shape[-2:])
-    result = call(IM2COL, (x,), _column_params("unfold", size, kernel_size, dilation, padding, stride))
+    params = _column_params("unfold", size, kernel_size, dilation, padding, stride)
+    result = call(IM2COL, (x,), params)
     return ops.squeeze(result, 0) if input.meta.ndim == 3 else result
 
 

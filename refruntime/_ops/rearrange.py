@@ -51,10 +51,10 @@ FLIP = register(
 
 
 @front(FLIP)
-def flip(input: Any, *dims: Any) -> Any:
+def flip(input: Any, *args: Any, dims: Any = None) -> Any:
     """Reverse the order of elements along `dims`."""
     require_tensor("flip", input)
-    listed = wrap_dims(spread_ints("flip", "dims", dims), input.meta.ndim, "flip")
+    listed = wrap_dims(spread_ints("flip", "dims", args, dims), input.meta.ndim, "flip")
     return call(FLIP, (input,), {"dims": listed})
 
 
@@ -178,17 +178,17 @@ REPEAT = register(
 
 
 @front(REPEAT)
-def repeat(input: Any, *repeats: Any) -> Any:
+def repeat(input: Any, *args: Any, repeats: Any = None) -> Any:
     """Return the tensor copied `repeats` times along each dimension; more counts, more dims."""
     require_tensor("repeat", input)
-    return call(REPEAT, (input,), {"repeats": spread_ints("repeat", "repeats", repeats)})
+    return call(REPEAT, (input,), {"repeats": spread_ints("repeat", "repeats", args, repeats)})
 
 
 @front(REPEAT)
-def tile(input: Any, *dims: Any) -> Any:
+def tile(input: Any, *args: Any, dims: Any = None) -> Any:
     """Return the tensor repeated; missing leading counts are 1."""
     require_tensor("tile", input)
-    counts = spread_ints("tile", "dims", dims)
+    counts = spread_ints("tile", "dims", args, dims)
     return repeat(input, (1,) * (input.meta.ndim - len(counts)) + counts)
 
 

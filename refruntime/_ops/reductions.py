@@ -289,4 +289,5 @@ COUNT_NONZERO = register(
 def count_nonzero(input: Any, dim: Any = None) -> Any:
     """Return how many elements (over `dim`) differ from zero."""
     require_tensor("count_nonzero", input)
-    return call(COUNT_NONZERO, (input,), {"dim": dims_of("count_nonzero", input.meta, dim), "keepdim": False})
+    params = {"dim": dims_of("count_nonzero", input.meta, dim), "keepdim": False}
+    return call(COUNT_NONZERO, (input,), params)

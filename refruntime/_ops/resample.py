@@ -20,6 +20,7 @@ from refruntime._ops.arguments import ints_of
 from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
 from refruntime.errors import ArgumentValueError, ShapeError
 from refruntime.kernels import resample as kernels
+from refruntime.kernels.pool_cuda import resample_cuda
 from refruntime.kernels.resample import Taps
 
 Ints = tuple[int, ...]
@@ -36,6 +37,7 @@ def _resample_vjp(g: Any, n: Any) -> Any:
 
 RESAMPLE = register(
     OpDef("resample", ("input",), infer=_resample_infer, cpu=kernels.resample_cpu,
+          cuda=resample_cuda,
           vjp=_resample_vjp)
 )  # fmt: skip
 
@@ -46,7 +48,8 @@ def resample(x: Any, taps: list[Taps]) -> Any:
     """Resample the last ``len(taps)`` dimensions (one to three), each by its taps."""
     if len(taps) == 1:
         lifted = ops.unsqueeze(x, -2)
-        return ops.squeeze(call(RESAMPLE, (lifted,), {"rows": _identity(1), "columns": taps[0]}), -2)
+        params = {"rows": _identity(1), "columns": taps[0]}
+        return ops.squeeze(call(RESAMPLE, (lifted,), params), -2)
     x = call(RESAMPLE, (x,), {"rows": taps[-2], "columns": taps[-1]})
     if len(taps) == 2:
         return x
@@ -181,7 +184,8 @@ def interpolate(
     counts, steps = _target_sizes(input, size, scale_factor, recompute_scale_factor)
     if min(counts) < 1:
         raise ShapeError(
-            "interpolate", what=f"Input and output sizes should be greater than 0, but got {counts}",
+            "interpolate",
+            what=f"Input and output sizes should be greater than 0, but got {counts}",
             expected="sizes above zero", got=str(counts), remedy="check size and scale_factor",
         )  # fmt: skip
     if mode == "area":

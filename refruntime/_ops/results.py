@@ -38,8 +38,15 @@ def named_result(name: str, *fields: str) -> type[NamedResult]:
         "n_fields": len(fields),
     }
     for position, field in enumerate(fields):
-        namespace[field] = property(lambda self, position=position: self[position])
+        namespace[field] = _field(position)
     return type(name, (NamedResult,), namespace)
+
+
+def _field(position: int) -> property:
+    def read(self: NamedResult) -> Any:
+        return self[position]
+
+    return property(read)
 
 
 def _rebuild(name: str, fields: tuple[str, ...], values: tuple[Any, ...]) -> NamedResult:

@@ -143,6 +143,23 @@ def take(input: Any, index: Any) -> Any:
     return call(INDEX, (ops.flatten(input), as_places(index)), {"dims": (0,)})
 
 
+@front(INDEX_PUT)
+def put(input: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
+    """Return `input` with `source` at row-major places, set or added."""
+    require_tensor("put", input)
+    flat = ops.flatten(input)
+    values = ops.reshape(source, index.meta.shape)
+    params = {"dims": (0,), "accumulate": accumulate}
+    written = call(INDEX_PUT, (flat, values, as_places(index)), params)
+    return ops.reshape(written, input.meta.shape)
+
+
+@front(INDEX_PUT, name="put_")
+def put_(input: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
+    """Write `source` at row-major places, set or added, and return the tensor."""
+    return ops.copy_(input, put(input, index, source, accumulate))
+
+
 @front(INDEX)
 def take_along_dim(input: Any, indices: Any, dim: int | None = None, *, out: Any = None) -> Any:
     """Return ``input`` gathered along `dim`, operands broadcast in the other dimensions."""
@@ -161,6 +178,10 @@ def take_along_dim(input: Any, indices: Any, dim: int | None = None, *, out: Any
         (*tensor.meta.shape[:dim], 1, *tensor.meta.shape[dim + 1 :]) for tensor in (input, indices)
     ]
     shape = list(broadcast_shapes(*others, op="take_along_dim"))
+
+    if bool((indices.array() < 0).any()):
+        wrapped = ops.add(indices, input.meta.shape[dim])
+        indices = ops.where(ops.lt(indices, 0), wrapped, indices)
 
     def widened(tensor: Any) -> Any:
         return ops.expand(tensor, (*shape[:dim], tensor.meta.shape[dim], *shape[dim + 1 :]))

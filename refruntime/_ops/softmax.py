@@ -82,7 +82,9 @@ def _params(op: str, input: Any, dim: Any, dtype: DType | None) -> dict[str, Any
 
 
 @front(SOFTMAX)
-def softmax(input: Any, dim: int | None = None, dtype: DType | None = None, *, out: Any = None) -> Any:
+def softmax(
+    input: Any, dim: int | None = None, dtype: DType | None = None, *, out: Any = None
+) -> Any:
     """Return ``exp(input) / sum(exp(input))`` over `dim`, computed in `dtype` if given."""
     return call(SOFTMAX, (input,), _params("softmax", input, dim, dtype), out)
 

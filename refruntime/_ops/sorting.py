@@ -370,3 +370,30 @@ def searchsorted(
 def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
     """Return the number of the bucket, between `boundaries`, that each element falls into."""
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)
+
+
+def _run_isin(op: OpDef, inputs: tuple[Any, ...], params: dict[str, Any]) -> TensorImpl:
+    first, second = (value.array() if isinstance(value, TensorImpl) else value for value in inputs)
+    return _stored(np.isin(first, second, invert=params["invert"]), _dtypes.bool_)
+
+
+ISIN = register(
+    OpDef(
+        "isin",
+        ("elements", "test_elements"),
+        run=_run_isin,
+        samples=lambda: [
+            Sample((T((3, 4), _dtypes.int64, 0, 5), T((2,), _dtypes.int64, 0, 5)), grad=False),
+            Sample((T((4,), _dtypes.int64, 0, 2), 1), {"invert": True}, grad=False),
+        ],
+        reference=np.isin,
+    )
+)
+
+
+@front(ISIN, method=False)
+def isin(
+    elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False
+) -> Any:
+    """Return which elements are among the test elements (or, inverted, are not)."""
+    return call(ISIN, (elements, test_elements), {"invert": bool(invert)})

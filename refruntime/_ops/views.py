@@ -324,10 +324,10 @@ def t(input: Any) -> Any:
 
 
 @front(PERMUTE)
-def permute(input: Any, *dims: Any) -> Any:
+def permute(input: Any, *args: Any, dims: Any = None) -> Any:
     """Put the dimensions in the order `dims`."""
     require_tensor("permute", input)
-    return call(PERMUTE, (input,), {"dims": spread_ints("permute", "dims", dims)})
+    return call(PERMUTE, (input,), {"dims": spread_ints("permute", "dims", args, dims)})
 
 
 @front(PERMUTE, aliases=("moveaxis",))
@@ -371,10 +371,10 @@ def adjoint(input: Any) -> Any:
 
 
 @front(EXPAND)
-def expand(input: Any, *sizes: Any, implicit: bool = False) -> Any:
+def expand(input: Any, *args: Any, size: Any = None, implicit: bool = False) -> Any:
     """Repeat dimensions of size 1, and new leading ones; -1 keeps a size."""
     require_tensor("expand", input)
-    return call(EXPAND, (input,), {"size": spread_ints("expand", "size", sizes)})
+    return call(EXPAND, (input,), {"size": spread_ints("expand", "size", args, size)})
 
 
 @front(EXPAND)
@@ -384,9 +384,9 @@ def expand_as(input: Any, other: Any) -> Any:
 
 
 @front(EXPAND)
-def broadcast_to(input: Any, *size: Any) -> Any:
+def broadcast_to(input: Any, *args: Any, size: Any = None) -> Any:
     """Expand to `size`."""
-    return expand(input, *size)
+    return expand(input, *args, size=size)
 
 
 @front(method=False)

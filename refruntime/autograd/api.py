@@ -9,7 +9,12 @@ from refruntime._impl import AutogradMeta, TensorImpl
 from refruntime._ops.opdef import ops
 from refruntime.autograd.engine import run_backward
 from refruntime.autograd.node import Edge, gradient_edge
-from refruntime.errors import ArgumentTypeError, AutogradError, ShapeError
+from refruntime.errors import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    AutogradError,
+    ShapeError,
+)
 
 Tensors = TensorImpl | Sequence[TensorImpl]
 

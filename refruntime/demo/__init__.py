@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 DEFAULT_OUT = "refruntime-demo"
-DEFAULT_EPOCHS = 12
+DEFAULT_EPOCHS = 20
 
 
 def main(argv: Sequence[str]) -> int:

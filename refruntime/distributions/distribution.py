@@ -23,7 +23,7 @@ from refruntime._ops.opdef import ops
 from refruntime._tensor import Tensor
 from refruntime.autograd import enable_grad, no_grad
 from refruntime.distributions.constraints import Constraint
-from refruntime.errors import ArgumentTypeError, ArgumentValueError
+from refruntime.errors import ArgumentValueError
 
 
 class Distribution:
@@ -76,7 +76,7 @@ class Distribution:
     def _validate_sample(self, value: Any) -> None:
         """Raise unless `value` can have come from this distribution."""
         if not isinstance(value, Tensor):
-            raise ArgumentTypeError(
+            raise ArgumentValueError(
                 type(self).__name__,
                 what="The value argument to log_prob must be a Tensor",
                 expected="Tensor",

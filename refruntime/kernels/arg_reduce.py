@@ -153,8 +153,9 @@ def _specialised(largest: bool, dtype: DType) -> _Kernels:
 
 
 def _locate(
-    values: TensorImpl | None, places: TensorImpl | None, x: TensorImpl, dim: int | None, largest: bool
-) -> None:
+    values: TensorImpl | None, places: TensorImpl | None, x: TensorImpl, dim: int | None,
+    largest: bool,
+) -> None:  # fmt: skip
     if dim is None:
         x = contiguous_impl(x)
         x = alias(x, meta_of((x.meta.numel,), x.meta.dtype, x.meta.device), x.byte_offset)
@@ -172,7 +173,8 @@ def _locate(
     work = max(1, n * (min(inner[0], TILE) if columns else 1))
     launch.parallel_for(
         loop, units, max(1, GRAIN // work), 0 if values is None else values.address(),
-        0 if places is None else places.address(), x.address(), inner[0], outer[1], inner[1], n, step,
+        0 if places is None else places.address(), x.address(), inner[0], outer[1], inner[1], n,
+        step,
     )  # fmt: skip
 
 

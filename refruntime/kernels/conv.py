@@ -105,8 +105,9 @@ def correlate_weight_cpu(out: TensorImpl, g: TensorImpl, x: TensorImpl, shape: S
     bindings = _bindings(x.meta.dtype, out.meta.dtype)
     compute = x.meta.dtype.compute
     sums: TensorImpl | None = None
-    for first in range(0, shape.images, _images_at_once(shape, compute.itemsize)):
-        part = replace(shape, images=min(_images_at_once(shape, compute.itemsize), shape.images - first))
+    step = _images_at_once(shape, compute.itemsize)
+    for first in range(0, shape.images, step):
+        part = replace(shape, images=min(step, shape.images - first))
         plan = plan_gradient(part, compute.itemsize, config.num_threads)
         if sums is None:
             sums = empty_impl(meta_of((shape.groups, plan.padded_rows, plan.pitch), compute))
@@ -174,7 +175,9 @@ def _in_three(values: tuple[int, ...], fill: int) -> Any:
     return (fill,) * (3 - len(values)) + values
 
 
-def _through_float64(kernel: Any, out: TensorImpl, *inputs: TensorImpl | None, **params: Any) -> None:
+def _through_float64(
+    kernel: Any, out: TensorImpl, *inputs: TensorImpl | None, **params: Any
+) -> None:
     """Run a kernel on integers: exact in float64 up to 2**53."""
     wide = empty_impl(meta_of(out.meta.shape, _dtypes.float64))
     operands = [None if value is None else cast_impl(value, _dtypes.float64) for value in inputs]

@@ -278,7 +278,7 @@ def correlate(out, x, bias, panels, table, scratch, start, stop):  # type: ignor
 
 @template("void(" + "int64, " * 6 + "int64)")
 def pack_panels(panels, weight, table, group_stride, row_stride, start, stop):  # type: ignore[no-untyped-def]
-    """Pack the weights: panel by panel ``[taps][rows]``, then the single rows; a unit is a group."""
+    """Pack the weights: panels of ``[taps][rows]``, then the single rows; a unit is a group."""
     g = ptr_i64(table)
     w = ptr_T(weight)
     height = g[TILE_ROWS]
@@ -321,14 +321,16 @@ def pack_batches(target, x, table, start, stop):  # type: ignore[no-untyped-def]
 
 
 @template("void(" + "int64, " * 10 + "int64)")
-def weight_dots(sums, left, right, table_left, table_right, row_table, tap_table, blocks, chunk, start, stop):  # type: ignore[no-untyped-def]
+def weight_dots(  # type: ignore[no-untyped-def]
+    sums, left, right, left_table, right_table, row_table, tap_table, blocks, chunk, start, stop
+):
     """Add to ``sums[group][row][tap]`` the products of packed gradients with packed sources.
 
     A unit is a group, a panel of rows and one of `blocks` ranges of taps. `row_table` and
     `tap_table` hold byte offsets, padded to whole tiles.
     """
-    a = ptr_i64(table_left)
-    b = ptr_i64(table_right)
+    a = ptr_i64(left_table)
+    b = ptr_i64(right_table)
     job = ptr_i64(b[JOB_TABLE])
     batches = (a[IMAGES] + a[BATCH] - 1) // a[BATCH]
     panels = a[PANELS] + a[SINGLES]
@@ -358,10 +360,11 @@ def weight_dots(sums, left, right, table_left, table_right, row_table, tap_table
                     tap = tile * step
                     cell = out + tap * size_ACC
                     starts = tap_table + tap * 8
+                    rest = (q + at, starts, count, cell, pitch * size_ACC)
                     if full:
-                        dot((p + at, row_table + row * 8, q + at, starts, count, cell, pitch * size_ACC))
+                        dot((p + at, row_table + row * 8, *rest))
                     else:
-                        dot_1((p + at, row_table + row * 8, q + at, starts, count, cell, pitch * size_ACC))
+                        dot_1((p + at, row_table + row * 8, *rest))
 
 
 @template("void(" + "int64, " * 7 + "int64)")

@@ -238,11 +238,11 @@ def _own(table: Array, owned: list[Array], index: int, count: int, array: Array)
 
 def _phases(axes: list[list[Axis]], packing: _Packing) -> list[Triple]:
     """Return the phases that some tap reads, each as an offset in the source."""
-    each = []
+    each: list[list[int]] = []
     for dim in range(3):
         offsets = {offset for axis in axes[dim] for _, offset in axis.taps}
         each.append(sorted({packing.place(dim, offset)[0] for offset in offsets}) or [0])
-    return list(itertools.product(*each))
+    return [(d, h, w) for d in each[0] for h in each[1] for w in each[2]]
 
 
 def _jobs(
@@ -365,7 +365,8 @@ def plan_gradient(s: Shape, itemsize: int, threads: int) -> GradientPlan:
     offsets, sources = _taps(s, [axis[0] for axis in axes], packing, phases, right, itemsize)
     count = len(offsets)
     widest = max(shape.vectors, single.vectors)
-    right[f.COLUMNS] = -(-count // (shape.vectors * single.vectors)) * shape.vectors * single.vectors
+    both = shape.vectors * single.vectors
+    right[f.COLUMNS] = -(-count // both) * both
     taps = np.concatenate([offsets, np.full(int(right[f.COLUMNS]) - count + widest, offsets[-1])])
     record = [0] * f.JOB_SIZE
     record[f.J_TAPS] = count
@@ -380,8 +381,8 @@ def plan_gradient(s: Shape, itemsize: int, threads: int) -> GradientPlan:
     blocks = max(1, min(-(-4 * threads // (s.groups * panels)), -(-count // shape.vectors)))
     owned += [sources]
     return GradientPlan(
-        left, right, np.ascontiguousarray(rows, np.int64), taps, count, int(right[f.COLUMNS]), padded,
-        blocks, s.groups * panels * blocks, owned,
+        left, right, np.ascontiguousarray(rows, np.int64), taps, count, int(right[f.COLUMNS]),
+        padded, blocks, s.groups * panels * blocks, owned,
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ Invariants
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from functools import cache, cached_property
@@ -41,6 +42,10 @@ from refruntime.kernels import intrinsics, scalarmath
 from refruntime.kernels.elements import element_of
 from refruntime.kernels.lower import Dialect, Lowering, Var
 from refruntime.kernels.scalar import Graph
+
+# Elements up to which the general variant is fast enough: compiling another one takes longer than
+# thousands of such calls gain.
+_SMALL = 2048
 
 _HALVES = {_dtypes.float16: "f16", _dtypes.bfloat16: "bf16"}
 _IMMEDIATE_DTYPES = {"f": _dtypes.float64, "i": _dtypes.int64}
@@ -116,7 +121,10 @@ class PointwiseKernel:
     def for_table(self, table: Sequence[int]) -> NativeKernel:
         """Return the best strided entry for a table."""
         dtypes = (*self.out_dtypes, *self.in_dtypes)
-        return self.variant(inner_pattern(table, [dtype.itemsize for dtype in dtypes]))
+        pattern = inner_pattern(table, [dtype.itemsize for dtype in dtypes])
+        if pattern not in self._variants and math.prod(table[1 : 1 + table[0]]) <= _SMALL:
+            return self.strided
+        return self.variant(pattern)
 
     def variant(self, pattern: str) -> NativeKernel:
         """Return the strided entry for one letter an operand."""

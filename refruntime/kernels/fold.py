@@ -2,10 +2,10 @@
 
 State
 -----
-A plan table of eleven int64, made by `kernels.reduce`, describes one reduction: kept dimensions ``(k0,
-k1)`` with strides ``(s0, s1)``, reduced dimensions ``(r0, r1)`` with strides ``(t0, t1)``, the
-number of elements that are reduced (`limit`, at most ``r0 * r1``), how many of the `r0` rows one
-split takes (`per`), and the number of outputs (`kept`).
+A plan table of eleven int64, made by `kernels.reduce`, describes one reduction: kept dimensions
+``(k0, k1)`` with strides ``(s0, s1)``, reduced dimensions ``(r0, r1)`` with strides ``(t0, t1)``,
+the number of elements that are reduced (`limit`, at most ``r0 * r1``), how many of the `r0` rows
+one split takes (`per`), and the number of outputs (`kept`).
 
 Invariants
 ----------
@@ -27,11 +27,11 @@ import numpy as np
 from refruntime import _dtypes
 from refruntime._dtypes import DType
 from refruntime._native import NativeKernel, device_function, ptr_f64, ptr_i64
+from refruntime.kernels.intrinsics import INTRINSICS
 from refruntime.kernels.tiles import maximum, minimum, stack_array
 from refruntime.kernels.variants import (
     ACC,
     Placeholder,
-    T,
     device_template,
     load_T,
     ptr_ACC,
@@ -40,7 +40,6 @@ from refruntime.kernels.variants import (
     store_D,
     template,
 )
-from refruntime.kernels.intrinsics import INTRINSICS
 
 # Outputs that the column loop folds at a time: their totals stay in the first-level cache.
 TILE = 256

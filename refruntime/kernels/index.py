@@ -215,7 +215,7 @@ def walk(table, plain, x, start, stop):  # type: ignore[no-untyped-def]
             for j in range(first, last):
                 move(p, at + j * step, q, base + j * jump)
         elif w[COUNT] == 1:
-            if _follow(w, cursor, p, q, first, last) != 0:  # type: ignore[operator]
+            if _follow(w, cursor, p, q, first, last) != 0:
                 return 1
         else:
             for j in range(first, last):

@@ -35,6 +35,7 @@ from refruntime.kernels.gpu import (
     packed_cuda,
     scratch,
 )
+from refruntime.kernels.intrinsics import INTRINSICS
 from refruntime.kernels.reduce import GRAIN, cast_impl, into_contiguous
 from refruntime.kernels.variants import (
     ACC,
@@ -44,7 +45,6 @@ from refruntime.kernels.variants import (
     store_T,
     template,
 )
-from refruntime.kernels.intrinsics import INTRINSICS
 
 # Elements, or targets, whose losses one block sums.
 BLOCK = 8192
@@ -146,7 +146,7 @@ def class_losses(out, sums, x, target, weight, classes, inner, ignore, count, st
 
 @template("void(" + "int64, " * 8 + "float64, int64, int64)")
 def class_gradients(out, g, target, weight, classes, inner, ignore, each, scale, start, stop):  # type: ignore[no-untyped-def]
-    """Write minus the scaled gradient at each target class, and zero elsewhere; a unit is a sample."""
+    """Write minus the scaled gradient at each target class, else zero; a unit is a sample."""
     o = ptr_T(out)
     p = ptr_T(g)
     w = ptr_T(weight)

@@ -128,7 +128,8 @@ def addmm_cpu(
 
 def _scaled_copy(base: Array, beta: Any, aliased: bool) -> Array:
     if beta != 1:
-        return np.multiply(base, beta, dtype=base.dtype, casting="unsafe")
+        scaled: Array = np.multiply(base, beta, dtype=base.dtype, casting="unsafe")
+        return scaled
     return base.copy() if aliased else base
 
 

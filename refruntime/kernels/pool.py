@@ -139,7 +139,9 @@ def planes_of_columns(out, columns, table, start, stop):  # type: ignore[no-unty
 
 
 @lru_cache(maxsize=1024)
-def _tables(source: Window, windows: tuple[Window, ...], steps: tuple[int, ...]) -> tuple[Array, Array]:
+def _tables(
+    source: tuple[int, ...], windows: tuple[Window, ...], steps: tuple[int, ...]
+) -> tuple[Array, Array]:
     result = [len(window) for window in windows]
     bounds = np.array([bound for window in windows for pair in window for bound in pair], np.int64)
     return np.array([*source, *result, *steps], np.int64), bounds
@@ -184,8 +186,9 @@ def max_pool_cpu(
     if not out[0].meta.numel:
         return
     launch.parallel_for(
-        max_pool_planes.for_dtypes(T=x.meta.dtype), x.meta.numel // size, max(1, GRAIN // (2 * size)),
-        out[0].address(), out[1].address(), x.address(), table.ctypes.data, bounds.ctypes.data,
+        max_pool_planes.for_dtypes(T=x.meta.dtype), x.meta.numel // size,
+        max(1, GRAIN // (2 * size)), out[0].address(), out[1].address(), x.address(),
+        table.ctypes.data, bounds.ctypes.data,
     )  # fmt: skip
 
 

@@ -47,12 +47,12 @@ def _covers(source: tuple[int, ...], windows: Windows, device: Device) -> Tensor
     """Return, for each position of the source, the range of windows that reach over it."""
     rows = []
     for size, window in zip(source, windows, strict=True):
-        bounds = np.array(window, np.int64).reshape(-1, 2)
-        places = np.arange(size)
-        # Bounds do not decrease from window to window, so those over a place are neighbours.
-        first = np.searchsorted(bounds[:, 1], places, side="right")
-        end = np.searchsorted(bounds[:, 0], places, side="right")
-        rows.append(np.stack([first, np.maximum(first, end)], 1))
+        reach = np.zeros((size, 2), np.int64)
+        for number, (first, end) in enumerate(window):
+            reach[first:end, 1] = number + 1
+        for number, (first, end) in reversed(list(enumerate(window))):
+            reach[first:end, 0] = number
+        rows.append(reach)
     return upload(np.concatenate(rows), device)
 
 

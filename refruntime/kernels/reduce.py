@@ -96,6 +96,8 @@ def _make_plan(meta: TensorMeta, dim: Dims) -> Plan | None:
 
 def _merged(axes: Axes) -> Axes:
     """Join neighbouring axes that are walked as one, and drop those of size one."""
+    if any(size == 0 for size, _ in axes):
+        return [(0, 1)]
     merged: Axes = []
     for size, stride in axes:
         if size == 1:

@@ -23,7 +23,15 @@ from refruntime._native import ptr_f64, ptr_i64
 from refruntime.kernels import launch
 from refruntime.kernels.copy import contiguous_impl
 from refruntime.kernels.reduce import GRAIN, into_contiguous
-from refruntime.kernels.variants import ACC, device_template, load_T, ptr_ACC, ptr_T, store_T, template
+from refruntime.kernels.variants import (
+    ACC,
+    device_template,
+    load_T,
+    ptr_ACC,
+    ptr_T,
+    store_T,
+    template,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -138,7 +146,9 @@ def resample_planes(out, x, table, start, stop):  # type: ignore[no-untyped-def]
 
 def _table(rows: Taps, columns: Taps) -> Array:
     addresses = [
-        array.ctypes.data for taps in (rows, columns) for array in (taps.starts, taps.index, taps.weight)
+        array.ctypes.data
+        for taps in (rows, columns)
+        for array in (taps.starts, taps.index, taps.weight)
     ]
     return np.array(
         [rows.size, columns.size, rows.count, columns.count, *addresses, columns.same], np.int64

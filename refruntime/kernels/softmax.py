@@ -30,9 +30,9 @@ from refruntime.kernels.gpu import (
     packed_cuda,
     sides,
 )
+from refruntime.kernels.intrinsics import INTRINSICS
 from refruntime.kernels.reduce import GRAIN, into_contiguous
 from refruntime.kernels.tiles import maximum, stack_array
-from refruntime.kernels.intrinsics import INTRINSICS
 from refruntime.kernels.variants import (
     ACC,
     Placeholder,

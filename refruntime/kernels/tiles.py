@@ -2,8 +2,8 @@
 
 State
 -----
-None. A tile is an LLVM loop over `k` (or over positions) whose accumulators are vectors that stay in
-registers; LLVM does not make that shape out of scalar loops by itself. Convolution and attention
+None. A tile is an LLVM loop over `k` (or over positions) whose accumulators are vectors that stay
+in registers; LLVM does not make that shape out of scalar loops by itself. Convolution and attention
 are loops around two of them: `OuterTile` and `DotTile`.
 
 Invariants
@@ -198,7 +198,9 @@ class _Emitter:
     def _suffix(self, vector: Any) -> str:
         return f"v{vector.count}f{8 * self.itemsize}"
 
-    def loop(self, count: Any, step: int, initial: list[Any], body: Callable[..., list[Any]]) -> list[Any]:
+    def loop(
+        self, count: Any, step: int, initial: list[Any], body: Callable[..., list[Any]]
+    ) -> list[Any]:
         """Emit ``for i in range(0, count, step)`` (count > 0) carrying values; return the last."""
         builder = self.builder
         before, function = builder.block, builder.function
@@ -224,9 +226,9 @@ class _Emitter:
 class OuterTile(_Tile):
     """``c[m, j] = sum_k a[k, m] * b[k, j]`` for a tile of rows `m` and columns `j`.
 
-    Called as ``tile((a, b, offsets, k, c, c_stride))``, all int64: `a` is packed ``[k][rows]``, row `k`
-    of `b` starts at byte ``b + offsets[k]``, and rows of `c` are `c_stride` bytes apart. `k` is
-    positive.
+    Called as ``tile((a, b, offsets, k, c, c_stride))``, all int64: `a` is packed ``[k][rows]``,
+    row `k` of `b` starts at byte ``b + offsets[k]``, and rows of `c` are `c_stride` bytes apart.
+    `k` is positive.
     """
 
     def __init__(self, element: str, rows: int | None = None) -> None:
@@ -283,8 +285,9 @@ class DotTile(_Tile):
         self.__name__ += f"_{rows}"
 
     def _emit(
-        self, e: _Emitter, a: Any, a_offsets: Any, b: Any, b_offsets: Any, n: Any, c: Any, stride: Any
-    ) -> None:
+        self, e: _Emitter, a: Any, a_offsets: Any, b: Any, b_offsets: Any, n: Any, c: Any,
+        stride: Any,
+    ) -> None:  # fmt: skip
         shape = tile_shape(self.itemsize, self._rows)
         vector = e.vector(shape.lanes)
         zero = e.ir.Constant(vector, None)
@@ -410,7 +413,9 @@ def stack_array(element: str, size: int) -> Intrinsic:
 
         return stack
 
-    c_type = {"float32": ctypes.c_float, "float64": ctypes.c_double, "int64": ctypes.c_int64}
+    c_type: dict[str, Any] = {
+        "float32": ctypes.c_float, "float64": ctypes.c_double, "int64": ctypes.c_int64,
+    }  # fmt: skip
     return _Framed(f"stack_{element}_{size}", build, lambda: (c_type[element] * size)())
 
 

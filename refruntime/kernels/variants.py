@@ -198,7 +198,7 @@ def template(
     return wrap
 
 
-def device_template(func: Callable[..., Any]) -> DeviceTemplate:
+def device_template(func: Callable[..., Any]) -> Any:
     """Decorate a function that kernel templates call and that has placeholders itself."""
     return DeviceTemplate(func, FASTMATH)
 

@@ -115,16 +115,14 @@ class Adam(ParameterwiseOptimizer):
             state["exp_avg_sq"] = zeros_state(param)
             if group["amsgrad"]:
                 state["max_exp_avg_sq"] = zeros_state(param)
-        beta1, beta2 = _betas(group)
-        step = _advance(state)
-        grad = _decayed(param, grad, group)
-        mean, square = _moments(param, grad, state, beta1, beta2)
-        if group["amsgrad"]:
-            largest = state["max_exp_avg_sq"]
-            square = ops.maximum(largest, square, out=largest)
-        correction = math.sqrt(1 - beta2**step)
-        spread = square.sqrt().div_(correction).add_(group["eps"])
-        param.addcdiv_(mean, spread, value=-number(group["lr"]) / (1 - beta1**step))
+        mean, square = state["exp_avg"], state["exp_avg_sq"]
+        largest = state["max_exp_avg_sq"] if group["amsgrad"] else None
+        changed = (param, mean, square) if largest is None else (param, mean, square, largest)
+        ops.adam_step(
+            param, grad, mean, square, largest, number(group["lr"]), _advance(state),
+            betas=_betas(group), eps=group["eps"], weight_decay=group["weight_decay"],
+            decoupled=group["decoupled_weight_decay"], maximize=group["maximize"], out=changed,
+        )  # fmt: skip
 
 
 class AdamW(Adam):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from refruntime._ops.opdef import ops
 from refruntime.errors import ArgumentValueError
 from refruntime.optim.optimizer import (
     ParameterwiseOptimizer,
     check_range,
     number,
     refuse_differentiable,
-    tagged,
+    zeros_state,
 )
 
 __all__ = ["SGD"]
@@ -66,17 +67,14 @@ class SGD(ParameterwiseOptimizer):
 
     def update(self, param: Any, grad: Any, state: dict[str, Any], group: dict[str, Any]) -> None:
         """``p -= lr * v``."""
-        if group["maximize"]:
-            grad = -grad
-        decay = number(group["weight_decay"])
-        if decay:
-            grad = grad.add(param, alpha=decay)
         momentum = group["momentum"]
-        if momentum:
-            velocity = state.get("momentum_buffer")
-            if velocity is None:
-                velocity = state["momentum_buffer"] = tagged(grad.detach().clone())
-            else:
-                velocity.mul_(momentum).add_(grad, alpha=1 - group["dampening"])
-            grad = grad.add(velocity, alpha=momentum) if group["nesterov"] else velocity
-        param.add_(grad, alpha=-number(group["lr"]))
+        velocity = state.get("momentum_buffer") if momentum else None
+        first = bool(momentum) and velocity is None
+        if first:
+            velocity = state["momentum_buffer"] = zeros_state(param)
+        ops.sgd_step(
+            param, grad, velocity, number(group["lr"]), momentum=momentum,
+            dampening=group["dampening"], weight_decay=number(group["weight_decay"]),
+            nesterov=group["nesterov"], maximize=group["maximize"], first=first,
+            out=param if velocity is None else (param, velocity),
+        )  # fmt: skip

@@ -22,7 +22,7 @@ NUMBERS = {
 
 
 def operands(op):
-    """Return gradients of both signs, and other operands in (0, 1), where all of them are defined."""
+    """Return gradients of both signs, and operands where each of the ops is defined."""
     rng = np.random.default_rng(3)
     low = 1.1 if op.name == "acosh_backward" else 0.05
     made = [torch.from_numpy(rng.uniform(low, low + 0.9, 64)) for _ in op.inputs]

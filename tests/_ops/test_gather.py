@@ -121,3 +121,29 @@ def test_index_select_of_rows_accumulates_the_gradient():
     x = torch.zeros(3, 2, requires_grad=True)
     x.index_select(0, torch.tensor([1, 1, 0])).sum().backward()
     assert x.grad.tolist() == [[1.0] * 2, [2.0] * 2, [0.0] * 2]
+
+
+def test_index_reduce_joins_rows():
+    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    rows = torch.tensor([[5.0, 1.0], [2.0, 2.0]])
+    index = torch.tensor([0, 0])
+    assert x.index_reduce(0, index, rows, "amax").tolist() == [[5.0, 2.0], [3.0, 4.0]]
+    assert x.index_reduce(0, index, rows, "prod", include_self=False)[0].tolist() == [10.0, 2.0]
+
+
+def test_index_vectors_write_a_zero_dim_tensor_as_one_element():
+    x = torch.tensor(2.0)
+    index = torch.tensor([0])
+    assert x.index_fill(0, index, 5.0).item() == 5.0
+    assert x.index_add(0, index, torch.tensor([3.0])).item() == 5.0
+    assert x.index_copy(0, torch.tensor(0), torch.tensor(7.0)).item() == 7.0
+    with pytest.raises(IndexError, match="dimension 0 with size 1"):
+        x.index_fill(0, torch.tensor([1]), 5.0)
+
+
+def test_gradient_of_a_product_with_zeros_among_the_factors():
+    x = torch.tensor([2.0, 0.0, 3.0], requires_grad=True)
+    src = torch.tensor([0.0, 5.0, 4.0, 0.0], requires_grad=True)
+    x.scatter_reduce(0, torch.tensor([0, 0, 1, 2]), src, "prod").sum().backward()
+    assert x.grad.tolist() == [0.0, 4.0, 0.0]
+    assert src.grad.tolist() == [10.0, 0.0, 0.0, 3.0]

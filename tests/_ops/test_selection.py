@@ -104,3 +104,18 @@ def test_embedding_of_every_floating_dtype(dtype):
     assert rows.detach().to(torch.float32).tolist() == [[4.0, 5.0], [4.0, 5.0], [0.0, 1.0]]
     rows.sum().backward()
     assert weight.grad.to(torch.float32).tolist() == [[1.0] * 2, [0.0] * 2, [2.0] * 2]
+
+
+def test_put_writes_row_major_places():
+    x = torch.zeros(2, 2)
+    index = torch.tensor([[0, 3]])
+    assert x.put(index, torch.tensor([1.0, 2.0])).tolist() == [[1.0, 0.0], [0.0, 2.0]]
+    assert x.put_(torch.tensor([1, 1]), torch.ones(2), accumulate=True) is x
+    assert x.tolist() == [[0.0, 2.0], [0.0, 0.0]]
+
+
+def test_take_along_dim_counts_negative_places_from_the_end():
+    x = torch.arange(6.0).reshape(2, 3)
+    assert torch.take_along_dim(x, torch.tensor([[-1], [0]]), 1).tolist() == [[2.0], [3.0]]
+    with pytest.raises(IndexError):
+        torch.take_along_dim(x, torch.tensor([[-4]]), 1)

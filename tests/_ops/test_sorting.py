@@ -117,3 +117,10 @@ def test_searchsorted_and_bucketize():
     rows = torch.tensor([[1.0, 3.0], [2.0, 4.0]])
     assert torch.searchsorted(rows, torch.tensor([[2.0], [2.0]])).tolist() == [[1], [0]]
     assert torch.searchsorted(edges, torch.tensor([2.0]), out_int32=True).dtype is torch.int32
+
+
+def test_isin_takes_tensors_and_numbers():
+    x = torch.tensor([1, 2, 3])
+    assert torch.isin(x, torch.tensor([2, 9])).tolist() == [False, True, False]
+    assert torch.isin(x, 3, invert=True).tolist() == [True, True, False]
+    assert torch.isin(2, x).item() is True

@@ -225,3 +225,33 @@ def test_atleast_adds_dimensions_as_numpy_does(function, shapes):
     assert [tuple(t.shape) for t in made] == shapes
     assert [getattr(np, function)(t.numpy()).shape for t in tensors] == shapes
     assert tuple(getattr(torch, function)(tensors[0]).shape) == shapes[0]
+
+
+def test_sum_to_size_undoes_a_broadcast():
+    x = torch.ones(2, 3, 4)
+    assert x.sum_to_size(3, 1).tolist() == [[8.0]] * 3
+    assert x.sum_to_size((2, 3, 4)) is x
+    for size in ((5, 4), (1, 2, 3, 4), (6, 2, 3, 4)):
+        with pytest.raises(RuntimeError, match="sum_to_size"):
+            x.sum_to_size(size)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 9])
+def test_diff_equals_numpy(n):
+    x = np.array([[1.0, 4.0, 9.0], [0.0, 1.0, 5.0]])
+    assert torch.tensor(x).diff(n).tolist() == np.diff(x, n).tolist()
+    assert torch.tensor(x).diff(n, dim=0).tolist() == np.diff(x, n, 0).tolist()
+    ends = torch.tensor(x).diff(prepend=torch.zeros(2, 1, dtype=torch.float64))
+    assert ends.tolist() == np.diff(x, prepend=np.zeros((2, 1))).tolist()
+
+
+def test_copying_forms_own_their_memory():
+    x = torch.arange(6.0).reshape(2, 3)
+    for copied in (
+        torch.t_copy(x),
+        torch.view_copy(x, (3, 2)),
+        torch.unbind_copy(x)[0],
+        x.narrow_copy(0, 0, 1),
+    ):
+        assert copied.untyped_storage() is not x.untyped_storage()
+    assert torch.t_copy(x).tolist() == x.t().tolist()

@@ -211,7 +211,10 @@ def test_every_layout_gives_what_numpy_gives(data):
     x, y = operand(), operand()
     out = np.zeros(shape, np.float32)
     kernel = kernel_for(single(ADD, F32, "aa"), (F32, F32), (F32,))
-    entry = kernel.for_table(table_of(out, x, y).tolist())
+    table = table_of(out, x, y).tolist()
+    run_strided(kernel.for_table(table), out, x, y)
+    np.testing.assert_array_equal(out, x + y)
+    entry = kernel.variant(inner_pattern(table, (4, 4, 4)))
     np.testing.assert_array_equal(run_strided(entry, out, x, y), x + y)
 
 
@@ -225,6 +228,15 @@ def test_kernels_are_shared_and_lazy():
     assert kernel_for(graph, (_dtypes.int16,) * 2, (_dtypes.int16,)) is kernel
     fresh = PointwiseKernel(graph, (_dtypes.int16,) * 2, (_dtypes.int16,))
     assert fresh.strided.compiled is False or fresh.strided is kernel.strided
+
+
+def test_small_ranges_share_the_general_variant():
+    kernel = PointwiseKernel(single(ADD, F32, "aa"), (F32, F32), (F32,))
+    small, large = ([1, count, 4, 4, 0] for count in (100, 100_000))
+    assert kernel.for_table(small) is kernel.variant("sss")
+    assert kernel.for_table(large) is kernel.variant("uuz")
+    # Once it is there, the better variant serves small ranges too.
+    assert kernel.for_table(small) is kernel.variant("uuz")
 
 
 def test_complex_dtypes_are_refused():

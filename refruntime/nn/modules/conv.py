@@ -34,6 +34,7 @@ class _ConvNd(Module):
 
     n_dims: int
     transposed = False
+    bias: Any
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes,

@@ -136,19 +136,17 @@ class Pool:
         height, width = self.size
         return [(r, c) for r, c in product(rows, columns) if 0 <= r < height and 0 <= c < width]
 
-    def divisor(self, row: int, column: int, include_padding: bool, divisor: int) -> int:
-        if divisor:
-            return divisor
-        if not include_padding:
-            return len(self.window(row, column))
-        sides = []
-        for o, n, k, s, p in zip(
-            (row, column), self.size, self.kernel, self.stride, self.padding, strict=True
-        ):
-            start = o * s - p
-            sides.append(min(start + k, n + p) - start)
-        return sides[0] * sides[1]
-
-
-def shares(o: int, inputs: int, outputs: int) -> range:
-    return range(o * inputs // outputs, -(-(o + 1) * inputs // outputs))
+    def bounds(self) -> list[list[Pair]]:
+        """First and end position of each window along height and width, inside the plane."""
+        found = []
+        spans = zip(
+            self.size, self.out_size, self.kernel, self.stride, self.padding, self.dilation,
+            strict=True,
+        )  # fmt: skip
+        for size, count, k, s, p, d in spans:
+            inside = [
+                [at for at in range(o * s - p, o * s - p + d * k, d) if 0 <= at < size]
+                for o in range(count)
+            ]
+            found.append([(places[0], places[-1] + 1) for places in inside])
+        return found
