@@ -155,7 +155,8 @@ on_default_change.append(_answers.clear)
 
 def _inferred(op: OpDef, inputs: tuple[Any, ...], params: dict[str, Any]) -> tuple[str, Any]:
     """Return the device type and the metas of the outputs."""
-    key = _key(op, inputs, params)
+    # A draw has a seed and an offset of its own: its answer would never be asked for again.
+    key = None if op.random else _key(op, inputs, params)
     answer = _answers.get(key) if key is not None else None
     if answer is None:
         assert op.infer is not None

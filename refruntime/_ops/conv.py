@@ -13,9 +13,10 @@ from typing import Any
 
 from refruntime._dispatch import call
 from refruntime._impl import TensorMeta, meta_of
+from refruntime._ops import samples_nn as samples
 from refruntime._ops.linalg import common_dtype
 from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
-from refruntime.errors import ArgumentValueError, ShapeError
+from refruntime.errors import ArgumentValueError, KernelMissingError, ShapeError
 from refruntime.kernels import conv as kernels
 
 Ints = tuple[int, ...]
@@ -77,6 +78,11 @@ def _convolution_infer(
     dilation: Ints, transposed: bool, output_padding: Ints, groups: int,
 ) -> TensorMeta:  # fmt: skip
     dtype = common_dtype("convolution", input, weight, bias)
+    if dtype.is_complex:
+        raise KernelMissingError(
+            "convolution", what=f"no convolution of {dtype.name}", expected="a real dtype",
+            got=str(dtype), remedy="convolve real and imaginary parts apart",
+        )  # fmt: skip
     _check_channels(input, weight, bias, groups, transposed)
     sizes, kernel = input.shape[2:], weight.shape[2:]
     each = zip(sizes, kernel, stride, padding, dilation, output_padding, strict=True)
@@ -143,7 +149,8 @@ def _weight_gradient(small: Any, large: Any, n: Any, kernel: Ints) -> Any:
 
 
 CONVOLUTION = register(
-    OpDef("convolution", ("input", "weight", "bias"), infer=_convolution_infer,
+    OpDef("convolution", ("input", "weight", "bias"), **samples.CONVOLUTION,
+          infer=_convolution_infer,
           cpu=kernels.convolution_cpu, cuda=kernels.convolution_cuda,
           vjp=_convolution_vjp, saves=("input", "weight"),
           autocast="lower")

@@ -13,6 +13,8 @@ Invariants
 * Python numbers are immediates of the kernel: they take part in dtype promotion as torch's scalar
   category, and never become tensors.
 * The arithmetic runs in the promoted dtype; loads and stores convert, so no operand is copied.
+* Over complex numbers the gradient of a holomorphic function takes the conjugate of its derivative.
+  The rules have real coefficients, so it is enough to give them conjugates of what was saved.
 """
 
 from __future__ import annotations
@@ -28,10 +30,10 @@ from refruntime._impl import TensorImpl, TensorMeta, empty_impl, meta_of
 from refruntime._layout import broadcast_shapes, broadcast_strides, elementwise_strides, is_dense
 from refruntime._ops.opdef import NO_PARAMS, OpDef, front, meta_or_value, register, require_tensor
 from refruntime.errors import KernelMissingError
+from refruntime.kernels import complexmath
 from refruntime.kernels.pointwise import bind_cpu, bind_cuda
-from refruntime.kernels.scalar import Body
 
-RESULTS = ("same", "arith", "float", "bool")
+RESULTS = ("same", "real", "arith", "float", "bool")
 
 # Plans are dropped all at once when a program runs through very many shapes.
 _MAX_PLANS = 4096
@@ -60,9 +62,10 @@ def pointwise(
 
     Parameters
     ----------
-    result : {"same", "arith", "float", "bool"}
-        The dtype rule: the promoted dtype; the same but bool is refused; the promoted dtype with
-        integers taken to the default float; bool.
+    result : {"same", "real", "arith", "float", "bool"}
+        The dtype rule: the promoted dtype; the same with complex types taken to their real ones;
+        the same but bool is refused; the promoted dtype with integers taken to the default float;
+        bool.
     vjp, saves, samples, error_samples, reference
         As in `OpDef`.
     inplace, method : bool
@@ -79,13 +82,16 @@ def pointwise(
     """
 
     def make(func: Callable[..., Any]) -> Callable[..., Any]:
-        body = Body.parse(func)
         op_name = name or func.__name__.rstrip("_")
-        rule = _Rule(op_name, result, refuse)
-        operands = tuple(body.operands)
+        rule = _Rule(op_name, result, refuse, lambda: complexmath.exists(op.body))
+        operands = tuple(
+            parameter.name
+            for parameter in inspect.signature(func).parameters.values()
+            if parameter.kind is not inspect.Parameter.KEYWORD_ONLY
+        )
         op = OpDef(
             op_name, operands, infer=rule.infer, vjp=vjp, saves=saves, samples=samples,
-            error_samples=error_samples, reference=reference, inplace=inplace, body=body, **fields,
+            error_samples=error_samples, reference=reference, inplace=inplace, scalar=func, **fields,
         )  # fmt: skip
         plans = Plans(op, rule)
         op.run = plans.run
@@ -103,19 +109,23 @@ def pointwise(
 class _Rule:
     """The dtype and shape rule of a pointwise op."""
 
-    def __init__(self, name: str, result: str, refuse: str) -> None:
+    def __init__(
+        self, name: str, result: str, refuse: str, complex_too: Callable[[], bool]
+    ) -> None:
         if result not in RESULTS:
             raise ValueError(f"result must be one of {RESULTS}, got {result!r}")
         self.name = name
         self.result = result
         self.refuse = refuse
+        # Asked when a complex operand comes: it reads the body.
+        self.complex_too = complex_too
 
     def compute_dtype(self, operands: tuple[Any, ...]) -> DType:
         """Return the dtype in which the body runs (half types: their float32)."""
         dtype = _dtypes.result_type(*operands)
         if self.result == "float" and not (dtype.is_floating_point or dtype.is_complex):
             dtype = _dtypes.get_default_dtype()
-        if dtype.kind in self.refuse or dtype.is_complex:
+        if dtype.kind in self.refuse or (dtype.is_complex and not self.complex_too()):
             raise KernelMissingError(
                 self.name,
                 what=f'"{self.name}" not implemented for \'{dtype.name.capitalize()}\'',
@@ -133,6 +143,8 @@ class _Rule:
         dtype = self.compute_dtype(operands)
         if self.result == "bool":
             dtype = _dtypes.bool_
+        elif self.result == "real":
+            dtype = dtype.to_real()
         shape = metas[0].shape
         if any(meta.shape != shape for meta in metas):
             shape = broadcast_shapes(*[meta.shape for meta in metas], op=self.name)
@@ -156,12 +168,11 @@ def _result_strides(metas: list[TensorMeta], shape: Any) -> tuple[int, ...] | No
 class Plans:
     """The cached plans of one pointwise op."""
 
-    __slots__ = ("_into", "_outputs", "body", "op", "rule")
+    __slots__ = ("_into", "_outputs", "op", "rule")
 
     def __init__(self, op: OpDef, rule: _Rule) -> None:
         self.op = op
         self.rule = rule
-        self.body: Body = op.body
         self._outputs: dict[Any, tuple[TensorMeta, Any]] = {}
         self._into: dict[Any, Any] = {}
         # Plans hold dtypes that were promoted under the default dtype of their time.
@@ -220,6 +231,9 @@ class Plans:
     ) -> Callable[..., None]:
         operands = tuple(map(meta_or_value, inputs))
         compute = self.rule.compute_dtype(operands)
+        if compute.is_complex:
+            self._use_conjugates()
+            return complexmath.bind_complex(self.op.name, self.op.body, compute)
         metas = [value for value in operands if isinstance(value, TensorMeta)]
         flat = is_dense(out.shape, out.strides) and all(
             meta.shape == out.shape and meta.strides == out.strides for meta in metas
@@ -228,7 +242,13 @@ class Plans:
         if not flat:
             strides = [out.strides, *[_spread(meta, out.shape) for meta in metas]]
         bind = bind_cpu if out.device.type == "cpu" else bind_cuda
-        return bind(self.op.name, self.body, compute, out, operands, strides, params)
+        return bind(self.op.name, self.op.body, compute, out, operands, strides, params)
+
+    def _use_conjugates(self) -> None:
+        """Let nodes of this op look for complex values from now on; real programs never pay."""
+        if not self.op.conjugates and self.rule.result != "real":
+            self.op.conjugates = True
+            self.op.node_class = None
 
 
 def _spread(meta: TensorMeta, shape: Any) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from refruntime import _dtypes
 from refruntime._dispatch import call
 from refruntime._impl import TensorImpl, TensorMeta
 from refruntime._layout import wrap_dim
+from refruntime._ops import samples_reduce as samples
 from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
 from refruntime._ops.reductions import Dims, dims_of, reduced_meta, restored
 from refruntime._ops.results import named_result
@@ -83,13 +84,13 @@ def _extreme_op(name: str, cpu: Any, cuda: Any, **fields: Any) -> OpDef:
     )  # fmt: skip
 
 
-AMAX = _extreme_op("amax", reduce.amax_cpu, reduce_cuda.amax_cuda)
-AMIN = _extreme_op("amin", reduce.amin_cpu, reduce_cuda.amin_cuda)
+AMAX = _extreme_op("amax", reduce.amax_cpu, reduce_cuda.amax_cuda, **samples.AMAX)
+AMIN = _extreme_op("amin", reduce.amin_cpu, reduce_cuda.amin_cuda, **samples.AMIN)
 MAX = _extreme_op(
-    "max", reduce.amax_cpu, reduce_cuda.amax_cuda, backward_name="MaxBackward1"
+    "max", reduce.amax_cpu, reduce_cuda.amax_cuda, backward_name="MaxBackward1", **samples.MAX
 )
 MIN = _extreme_op(
-    "min", reduce.amin_cpu, reduce_cuda.amin_cuda, backward_name="MinBackward1"
+    "min", reduce.amin_cpu, reduce_cuda.amin_cuda, backward_name="MinBackward1", **samples.MIN
 )
 
 
@@ -201,11 +202,13 @@ def _place_rule(op: str) -> Any:
 
 
 ARGMAX = register(
-    OpDef("argmax", ("input",), infer=_place_rule("argmax"), cpu=arg_reduce.argmax_cpu,
+    OpDef("argmax", ("input",), **samples.ARGMAX,
+          infer=_place_rule("argmax"), cpu=arg_reduce.argmax_cpu,
           cuda=arg_reduce.argmax_cuda)
 )  # fmt: skip
 ARGMIN = register(
-    OpDef("argmin", ("input",), infer=_place_rule("argmin"), cpu=arg_reduce.argmin_cpu,
+    OpDef("argmin", ("input",), **samples.ARGMIN,
+          infer=_place_rule("argmin"), cpu=arg_reduce.argmin_cpu,
           cuda=arg_reduce.argmin_cuda)
 )  # fmt: skip
 

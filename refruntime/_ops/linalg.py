@@ -15,6 +15,7 @@ from refruntime._dispatch import call
 from refruntime._dtypes import DType
 from refruntime._impl import TensorMeta, meta_of
 from refruntime._layout import broadcast_shapes
+from refruntime._ops import samples_reduce as samples
 from refruntime._ops.opdef import NO_PARAMS, OpDef, front, ops, register, require_tensor
 from refruntime._ops.reductions import torch_name
 from refruntime.errors import DTypeError, KernelMissingError, ShapeError
@@ -98,7 +99,7 @@ def _mm_vjp(g: Any, n: Any) -> tuple[Any, Any]:
 
 
 MM = register(
-    OpDef("mm", ("input", "mat2"), infer=_mm_infer, cpu=kernels.matmul_cpu,
+    OpDef("mm", ("input", "mat2"), **samples.MM, infer=_mm_infer, cpu=kernels.matmul_cpu,
           cuda=gpu.matmul_cuda, vjp=_mm_vjp,
           saves=("input", "mat2"), autocast="lower")
 )  # fmt: skip
@@ -136,7 +137,7 @@ def _stack_vjp(g: Any, n: Any) -> tuple[Any, Any]:
 
 
 STACK = register(
-    OpDef("bmm", ("input", "mat2"), infer=_stack_infer, cpu=kernels.matmul_cpu,
+    OpDef("bmm", ("input", "mat2"), **samples.BMM, infer=_stack_infer, cpu=kernels.matmul_cpu,
           cuda=gpu.matmul_cuda, vjp=_stack_vjp,
           saves=("input", "mat2"), autocast="lower")
 )  # fmt: skip
@@ -230,13 +231,14 @@ def _conj(x: Any) -> Any:
 
 
 DOT = register(
-    OpDef("dot", ("input", "tensor"), infer=_dot_rule("dot"), cpu=kernels.dot_cpu,
+    OpDef("dot", ("input", "tensor"), **samples.DOT, infer=_dot_rule("dot"), cpu=kernels.dot_cpu,
           cuda=gpu.dot_cuda,
           vjp=lambda g, n: (ops.mul(g, _conj(n.tensor)), ops.mul(g, _conj(n.input))),
           saves=("input", "tensor"), autocast="lower")
 )  # fmt: skip
 VDOT = register(
-    OpDef("vdot", ("input", "tensor"), infer=_dot_rule("vdot"), cpu=kernels.vdot_cpu,
+    OpDef("vdot", ("input", "tensor"), **samples.VDOT,
+          infer=_dot_rule("vdot"), cpu=kernels.vdot_cpu,
           cuda=gpu.vdot_cuda,
           vjp=lambda g, n: (ops.mul(_conj(g), n.tensor), ops.mul(g, n.input)),
           saves=("input", "tensor"))
@@ -283,7 +285,7 @@ def _mv_vjp(g: Any, n: Any) -> tuple[Any, Any]:
 
 
 MV = register(
-    OpDef("mv", ("input", "vec"), infer=_mv_infer, cpu=kernels.mv_cpu,
+    OpDef("mv", ("input", "vec"), **samples.MV, infer=_mv_infer, cpu=kernels.mv_cpu,
           cuda=gpu.mv_cuda, vjp=_mv_vjp,
           saves=("input", "vec"), autocast="lower")
 )  # fmt: skip
@@ -339,16 +341,16 @@ def _addmm_vjp(g: Any, n: Any) -> tuple[Any, Any, Any]:
     return _scaled(g, n.beta) if n.needs[0] else None, ga, gb
 
 
-def _addmm_op(name: str) -> OpDef:
+def _addmm_op(name: str, **fields: Any) -> OpDef:
     return register(
-        OpDef(name, ("input", "mat1", "mat2"), infer=_addmm_infer, cpu=kernels.addmm_cpu,
+        OpDef(name, ("input", "mat1", "mat2"), **fields, infer=_addmm_infer, cpu=kernels.addmm_cpu,
               cuda=gpu.addmm_cuda,
               vjp=_addmm_vjp, saves=("mat1", "mat2"), autocast="lower", inplace=True)
     )  # fmt: skip
 
 
-ADDMM = _addmm_op("addmm")
-BADDBMM = _addmm_op("baddbmm")
+ADDMM = _addmm_op("addmm", **samples.ADDMM)
+BADDBMM = _addmm_op("baddbmm", **samples.BADDBMM)
 
 
 @front(ADDMM, inplace=True)
@@ -445,7 +447,8 @@ def outer_last(g: Any, weight: Any) -> Any:
 
 
 LINEAR = register(
-    OpDef("linear", ("input", "weight", "bias"), infer=_linear_infer, cpu=kernels.linear_cpu,
+    OpDef("linear", ("input", "weight", "bias"), **samples.LINEAR,
+          infer=_linear_infer, cpu=kernels.linear_cpu,
           cuda=gpu.linear_cuda,
           vjp=_linear_vjp, saves=("input", "weight"), autocast="lower",
           backward_name="AddmmBackward0")

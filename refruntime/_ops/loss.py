@@ -18,6 +18,7 @@ from refruntime._dispatch import call
 from refruntime._dtypes import DType
 from refruntime._impl import TensorMeta, meta_of
 from refruntime._layout import broadcast_shapes
+from refruntime._ops import samples_nn as samples
 from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
 from refruntime._ops.reductions import torch_name
 from refruntime.errors import ArgumentValueError, DTypeError, KernelMissingError, ShapeError
@@ -110,7 +111,8 @@ def _nll_backward_vjp(h: Any, n: Any) -> Any:
 
 
 NLL = register(
-    OpDef("nll_loss", ("input", "target", "weight"), infer=_nll_infer, cpu=kernels.nll_loss_cpu,
+    OpDef("nll_loss", ("input", "target", "weight"), **samples.NLL,
+          infer=_nll_infer, cpu=kernels.nll_loss_cpu,
           cuda=kernels.nll_loss_cuda,
           vjp=_nll_vjp, saves=("target", "weight", "out1"), nondiff_outputs=(1,),
           autocast="float32")
@@ -258,9 +260,9 @@ def _pair_vjp(slope: Slope) -> Any:
     return vjp
 
 
-def _pair_op(name: str, loss: Any, slope: Slope) -> OpDef:
+def _pair_op(name: str, loss: Any, slope: Slope, **fields: Any) -> OpDef:
     return register(
-        OpDef(name, ("input", "target"), infer=_pair_rule(name), cpu=kernels.pair_loss_cpu(loss),
+        OpDef(name, ("input", "target"), **fields, infer=_pair_rule(name), cpu=kernels.pair_loss_cpu(loss),
           cuda=kernels.pair_loss_cuda(loss),
               vjp=_pair_vjp(slope), saves=("input", "target"), autocast="float32")
     )  # fmt: skip
@@ -270,12 +272,15 @@ def _clamped(difference: Any, limit: float) -> Any:
     return ops.clamp(difference, -limit, limit)
 
 
-MSE = _pair_op("mse_loss", kernels.squared_error, lambda d, _: ops.mul(d, 2.0))
-L1 = _pair_op("l1_loss", kernels.absolute_error, lambda d, _: ops.sgn(d))
-SMOOTH_L1 = _pair_op(
-    "smooth_l1_loss", kernels.smooth_error, lambda d, beta: ops.div(_clamped(d, beta), beta)
+MSE = _pair_op(
+    "mse_loss", kernels.squared_error, lambda d, _: ops.mul(d, 2.0), **samples.MSE
 )
-HUBER = _pair_op("huber_loss", kernels.huber_error, _clamped)
+L1 = _pair_op("l1_loss", kernels.absolute_error, lambda d, _: ops.sgn(d), **samples.L1)
+SMOOTH_L1 = _pair_op(
+    "smooth_l1_loss", kernels.smooth_error, lambda d, beta: ops.div(_clamped(d, beta), beta),
+    **samples.SMOOTH_L1,
+)
+HUBER = _pair_op("huber_loss", kernels.huber_error, _clamped, **samples.HUBER)
 
 
 def _pair_loss(op: OpDef, input: Any, target: Any, reduction: str, **params: Any) -> Any:
@@ -355,7 +360,8 @@ def _bce_vjp(g: Any, n: Any) -> tuple[Any, Any]:
 
 
 BCE = register(
-    OpDef("binary_cross_entropy", ("input", "target"), infer=_elements_rule("binary_cross_entropy"),
+    OpDef("binary_cross_entropy", ("input", "target"), **samples.BCE,
+          infer=_elements_rule("binary_cross_entropy"),
           cpu=kernels.binary_cross_entropy_cpu, cuda=kernels.binary_cross_entropy_cuda,
           vjp=_bce_vjp, saves=("input", "target"))
 )  # fmt: skip
@@ -381,7 +387,7 @@ def _logits_vjp(g: Any, n: Any) -> tuple[Any, Any, Any]:
 
 
 BCE_LOGITS = register(
-    OpDef("binary_cross_entropy_with_logits", ("input", "target", "pos_weight"),
+    OpDef("binary_cross_entropy_with_logits", ("input", "target", "pos_weight"), **samples.BCE_LOGITS,
           infer=_elements_rule("binary_cross_entropy_with_logits"),
           cpu=kernels.binary_cross_entropy_with_logits_cpu,
           cuda=kernels.binary_cross_entropy_with_logits_cuda, vjp=_logits_vjp,

@@ -15,6 +15,7 @@ from refruntime import _dtypes
 from refruntime._dispatch import call
 from refruntime._dtypes import DType
 from refruntime._impl import TensorMeta
+from refruntime._ops import samples_reduce as samples
 from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
 from refruntime._ops.reductions import Dims, count_of, dims_of, reduced_meta, restored, spread
 from refruntime.errors import ArgumentValueError, DTypeError
@@ -68,12 +69,12 @@ def _std_vjp(g: Any, n: Any) -> Any:
 
 
 VAR = register(
-    OpDef("var", ("input",), infer=_var_rule("var"), cpu=kernels.var_cpu,
+    OpDef("var", ("input",), **samples.VAR, infer=_var_rule("var"), cpu=kernels.var_cpu,
           cuda=gpu.var_cuda, vjp=_var_vjp,
           saves=("input",))
 )  # fmt: skip
 STD = register(
-    OpDef("std", ("input",), infer=_var_rule("std"), cpu=kernels.std_cpu,
+    OpDef("std", ("input",), **samples.STD, infer=_var_rule("std"), cpu=kernels.std_cpu,
           cuda=gpu.std_cuda, vjp=_std_vjp,
           saves=("input", "out"))
 )  # fmt: skip
@@ -96,7 +97,8 @@ def _var_mean_vjp(g: Any, n: Any) -> Any:
 
 
 VAR_MEAN = register(
-    OpDef("var_mean", ("input",), infer=_var_mean_infer, cpu=kernels.var_mean_cpu,
+    OpDef("var_mean", ("input",), **samples.VAR_MEAN,
+          infer=_var_mean_infer, cpu=kernels.var_mean_cpu,
           cuda=gpu.var_mean_cuda,
           vjp=_var_mean_vjp, saves=("input",))
 )  # fmt: skip
@@ -214,7 +216,8 @@ def _power_norm_vjp(g: Any, x: Any, size: Any, norm: Any, order: float) -> Any:
 
 
 VECTOR_NORM = register(
-    OpDef("linalg_vector_norm", ("input",), infer=_norm_infer, cpu=kernels.vector_norm_cpu,
+    OpDef("linalg_vector_norm", ("input",), **samples.VECTOR_NORM,
+          infer=_norm_infer, cpu=kernels.vector_norm_cpu,
           cuda=gpu.vector_norm_cuda,
           vjp=_norm_vjp, saves=("input", "out"), autocast="float32",
           backward_name="LinalgVectorNormBackward0")
@@ -278,7 +281,8 @@ def _logsumexp_vjp(g: Any, n: Any) -> Any:
 
 
 LOGSUMEXP = register(
-    OpDef("logsumexp", ("input",), infer=_logsumexp_infer, cpu=kernels.logsumexp_cpu,
+    OpDef("logsumexp", ("input",), **samples.LOGSUMEXP,
+          infer=_logsumexp_infer, cpu=kernels.logsumexp_cpu,
           cuda=gpu.logsumexp_cuda,
           vjp=_logsumexp_vjp, saves=("input", "out"), autocast="float32")
 )  # fmt: skip

@@ -15,6 +15,7 @@ from typing import Any
 from refruntime._dispatch import call
 from refruntime._dtypes import finfo
 from refruntime._impl import TensorMeta, meta_of
+from refruntime._ops import samples_nn as samples
 from refruntime._ops.arguments import ints_of
 from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
 from refruntime.errors import ArgumentValueError, DTypeError, ShapeError
@@ -106,12 +107,13 @@ def _kernel_of(kernel: Any) -> Any:
 
 
 LAYER_NORM = register(
-    OpDef("native_layer_norm", ("input", "weight", "bias"), infer=_layer_norm_infer,
+    OpDef("layer_norm", ("input", "weight", "bias"), **samples.LAYER_NORM,
+          backward_name="NativeLayerNormBackward0", infer=_layer_norm_infer,
           cpu=kernels.layer_norm_cpu, cuda=gpu.layer_norm_cuda, vjp=_layer_norm_vjp,
           saves=("input", "weight", "out1", "out2"), nondiff_outputs=(1, 2), autocast="float32")
 )  # fmt: skip
 LAYER_NORM_BACKWARD = register(
-    OpDef("native_layer_norm_backward", ("grad", "input", "mean", "rstd", "weight"),
+    OpDef("layer_norm_backward", ("grad", "input", "mean", "rstd", "weight"),
           infer=_layer_norm_backward_infer, cpu=_kernel_of(kernels.layer_norm_backward_cpu),
           cuda=_kernel_of(gpu.layer_norm_backward_cuda),
           decomposition=_layer_norm_parts)
@@ -187,7 +189,8 @@ def _rms_norm_parts(
 
 
 RMS_NORM = register(
-    OpDef("rms_norm", ("input", "weight"), infer=_rms_norm_infer, cpu=kernels.rms_norm_cpu,
+    OpDef("rms_norm", ("input", "weight"), **samples.RMS_NORM,
+          infer=_rms_norm_infer, cpu=kernels.rms_norm_cpu,
           cuda=gpu.rms_norm_cuda,
           vjp=_rms_norm_vjp, saves=("input", "weight", "out1"), nondiff_outputs=(1,),
           autocast="float32")
@@ -252,12 +255,13 @@ def _group_norm_parts(
 
 
 GROUP_NORM = register(
-    OpDef("native_group_norm", ("input", "weight", "bias"), infer=_group_norm_infer,
+    OpDef("group_norm", ("input", "weight", "bias"), **samples.GROUP_NORM,
+          backward_name="NativeGroupNormBackward0", infer=_group_norm_infer,
           cpu=kernels.group_norm_cpu, cuda=gpu.group_norm_cuda, vjp=_group_norm_vjp,
           saves=("input", "weight", "out1", "out2"), nondiff_outputs=(1, 2), autocast="float32")
 )  # fmt: skip
 GROUP_NORM_BACKWARD = register(
-    OpDef("native_group_norm_backward", ("grad", "input", "mean", "rstd", "weight"),
+    OpDef("group_norm_backward", ("grad", "input", "mean", "rstd", "weight"),
           infer=_group_norm_backward_infer, cpu=_kernel_of(kernels.group_norm_backward_cpu),
           cuda=_kernel_of(gpu.group_norm_backward_cuda),
           decomposition=_group_norm_parts)
@@ -349,13 +353,14 @@ def _batch_norm_parts(
 
 
 BATCH_NORM = register(
-    OpDef("native_batch_norm", ("input", "weight", "bias", "running_mean", "running_var"),
+    OpDef("batch_norm", ("input", "weight", "bias", "running_mean", "running_var"),
+          **samples.BATCH_NORM, backward_name="NativeBatchNormBackward0",
           infer=_batch_norm_infer, cpu=batch_kernels.batch_norm_cpu,
           cuda=gpu.batch_norm_cuda, vjp=_batch_norm_vjp,
           saves=("input", "weight", "out1", "out2"), nondiff_outputs=(1, 2, 3))
 )  # fmt: skip
 BATCH_NORM_BACKWARD = register(
-    OpDef("native_batch_norm_backward", ("grad", "input", "weight", "mean", "rstd"),
+    OpDef("batch_norm_backward", ("grad", "input", "weight", "mean", "rstd"),
           infer=_batch_norm_backward_infer, cpu=_kernel_of(batch_kernels.batch_norm_backward_cpu),
           cuda=_kernel_of(gpu.batch_norm_backward_cuda),
           decomposition=_batch_norm_parts)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from refruntime._impl import TensorImpl, TensorMeta
 from refruntime._ops.keywords import with_numpy_names
 from refruntime.errors import ArgumentTypeError
+from refruntime.kernels.scalar import Body
 
 if TYPE_CHECKING:
     from refruntime._ops.samples import ErrorSample, Sample
@@ -95,7 +96,18 @@ class OpDef:
     # that caches a plan for each combination of metas.
     run: Callable[..., Any] = field(default=None, repr=False)  # type: ignore[assignment]
     node_class: Any = field(default=None, repr=False)
-    body: Any = field(default=None, repr=False)
+    # Whether `vjp` gets the conjugates of complex values that were saved.
+    conjugates: bool = field(default=False, repr=False)
+    # The scalar function of a pointwise op; its parsed form is `body`.
+    scalar: Callable[..., Any] | None = field(default=None, repr=False)
+    _body: Any = field(default=None, repr=False)
+
+    @property
+    def body(self) -> Any:
+        """The parsed scalar function of a pointwise op (parsed at the first use), or None."""
+        if self._body is None and self.scalar is not None:
+            self._body = Body.parse(self.scalar)
+        return self._body
 
     def kernel(self, device_type: str) -> Callable[..., None] | None:
         """Return the kernel for a device type, or None."""

@@ -15,6 +15,7 @@ import numpy as np
 from refruntime import _dtypes
 from refruntime._dispatch import call, copy_into, launch
 from refruntime._impl import TensorImpl, TensorMeta, alias, from_array, meta_of
+from refruntime._ops import samples_nn as samples
 from refruntime._ops.arguments import ints_of
 from refruntime._ops.opdef import NO_PARAMS, REGISTRY, OpDef, front, ops, register, require_tensor
 from refruntime.errors import ArgumentValueError, ShapeError
@@ -61,7 +62,8 @@ def _pad_vjp(g: Any, n: Any) -> Any:
 
 
 PAD = register(
-    OpDef("constant_pad_nd", ("input",), infer=_pad_infer, cpu=_pad_kernel, cuda=_pad_kernel,
+    OpDef("constant_pad_nd", ("input",), **samples.PAD,
+          infer=_pad_infer, cpu=_pad_kernel, cuda=_pad_kernel,
           vjp=_pad_vjp)
 )  # fmt: skip
 

@@ -18,7 +18,7 @@ from refruntime._dispatch import call
 from refruntime._impl import TensorImpl
 from refruntime._ops.backward import fused_backward
 from refruntime._ops.elementwise import pointwise
-from refruntime._ops.opdef import NO_PARAMS, front, ops
+from refruntime._ops.opdef import NO_PARAMS, front, ops, require_tensor
 from refruntime._ops.samples import ErrorSample, Sample, T, binary, unary
 from refruntime.errors import ArgumentValueError, DTypeError, KernelMissingError, ShapeError
 from refruntime.kernels.mathtable import fmod, truncdiv
@@ -256,7 +256,7 @@ def neg(input: Any) -> Any:
 
 
 @pointwise(vjp=lambda g, n: ops.mul(g, ops.sgn(n.input)), saves=("input",), reference=np.absolute,
-           refuse="b", aliases=("absolute",), samples=unary())  # fmt: skip
+           refuse="b", aliases=("absolute",), result="real", samples=unary())  # fmt: skip
 def abs_(input: Any) -> Any:
     """Return the magnitude."""
     return abs(input)
@@ -272,10 +272,23 @@ def sign(input: Any) -> Any:
     return (1 if input > 0 else 0) - (1 if input < 0 else 0)
 
 
-@pointwise(vjp=lambda g, n: ops.zeros_like(g), reference=_sign_reference, samples=unary())
-def sgn(input: Any) -> Any:
-    """Return -1, 0 or 1, the sign."""
+@pointwise(name="sgn", publish=False, vjp=lambda g, n: ops.zeros_like(g),
+           reference=_sign_reference, samples=unary())  # fmt: skip
+def _sgn(input: Any) -> Any:
     return (1 if input > 0 else 0) - (1 if input < 0 else 0)
+
+
+SGN: Any = _sgn
+
+
+@front(SGN, inplace=True)
+def sgn(input: Any, *, out: Any = None) -> Any:
+    """Return -1, 0 or 1, the sign; of a complex number the number over its magnitude."""
+    require_tensor("sgn", input)
+    if not input.meta.dtype.is_complex:
+        return call(SGN, (input,), NO_PARAMS, out)
+    size = ops.abs(input)
+    return ops.div(input, ops.masked_fill(size, ops.eq(size, 0), 1), out=out)
 
 
 @front()

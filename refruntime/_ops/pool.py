@@ -17,6 +17,7 @@ import numpy as np
 from refruntime import _dtypes
 from refruntime._dispatch import call
 from refruntime._impl import TensorMeta, meta_of
+from refruntime._ops import samples_nn as samples
 from refruntime._ops.conv import out_size, spatial
 from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
 from refruntime._ops.resample import resample
@@ -84,7 +85,8 @@ def _max_pool_vjp(g: Any, n: Any) -> Any:
 
 
 MAX_POOL = register(
-    OpDef("max_pool", ("input",), infer=_max_pool_infer, cpu=kernels.max_pool_cpu,
+    OpDef("max_pool2d", ("input",), **samples.MAX_POOL,
+          infer=_max_pool_infer, cpu=kernels.max_pool_cpu,
           cuda=gpu.max_pool_cuda,
           vjp=_max_pool_vjp, saves=("out1",), nondiff_outputs=(1,),
           backward_name="MaxPool2DWithIndicesBackward0")
@@ -335,7 +337,7 @@ def _im2col_vjp(g: Any, n: Any) -> Any:
 
 
 IM2COL = register(
-    OpDef("im2col", ("input",), infer=_im2col_infer, cpu=kernels.im2col_cpu,
+    OpDef("im2col", ("input",), **samples.IM2COL, infer=_im2col_infer, cpu=kernels.im2col_cpu,
           cuda=gpu.im2col_cuda, vjp=_im2col_vjp)
 )
 
@@ -353,7 +355,7 @@ def _col2im_vjp(g: Any, n: Any) -> Any:
 
 
 COL2IM = register(
-    OpDef("col2im", ("input",), infer=_col2im_infer, cpu=kernels.col2im_cpu,
+    OpDef("col2im", ("input",), **samples.COL2IM, infer=_col2im_infer, cpu=kernels.col2im_cpu,
           cuda=gpu.col2im_cuda, vjp=_col2im_vjp)
 )
 

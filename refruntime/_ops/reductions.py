@@ -17,6 +17,7 @@ from refruntime._dispatch import call
 from refruntime._dtypes import DType
 from refruntime._impl import TensorMeta, meta_of
 from refruntime._layout import reduce_shape, wrap_dims
+from refruntime._ops import samples_reduce as samples
 from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
 from refruntime.errors import DTypeError
 from refruntime.kernels import reduce as kernels
@@ -83,7 +84,8 @@ def _sum_infer(input: TensorMeta, *, dim: Dims, keepdim: bool, dtype: DType | No
 
 SUM = register(
     OpDef(
-        "sum", ("input",), infer=_sum_infer, cpu=kernels.sum_cpu, cuda=gpu.sum_cuda, vjp=spread,
+        "sum", ("input",), **samples.SUM,
+        infer=_sum_infer, cpu=kernels.sum_cpu, cuda=gpu.sum_cuda, vjp=spread,
         autocast="float32",
     )
 )  # fmt: skip
@@ -133,7 +135,7 @@ MEAN = register(
     OpDef(
         "mean", ("input",), infer=lru_cache(maxsize=4096)(_average_infer), cpu=kernels.mean_cpu,
         cuda=gpu.mean_cuda,
-        vjp=_mean_vjp,
+        vjp=_mean_vjp, **samples.MEAN,
     )
 )  # fmt: skip
 
@@ -167,7 +169,7 @@ NANSUM = register(
     OpDef(
         "nansum", ("input",), infer=_sum_infer, cpu=kernels.nansum_cpu, cuda=gpu.nansum_cuda,
         vjp=_nansum_vjp,
-        saves=("input",),
+        saves=("input",), **samples.NANSUM,
     )
 )  # fmt: skip
 
@@ -226,7 +228,7 @@ PROD = register(
     OpDef(
         "prod", ("input",), infer=_sum_infer, cpu=kernels.prod_cpu, cuda=gpu.prod_cuda,
         vjp=_prod_vjp,
-        saves=("input", "out"), autocast="float32",
+        saves=("input", "out"), autocast="float32", **samples.PROD,
     )
 )  # fmt: skip
 
@@ -252,10 +254,12 @@ def _test_infer(input: TensorMeta, *, dim: Dims, keepdim: bool) -> TensorMeta:
 
 
 ANY = register(
-    OpDef("any", ("input",), infer=_test_infer, cpu=kernels.any_cpu, cuda=gpu.any_cuda)
+    OpDef("any", ("input",), **samples.ANY,
+          infer=_test_infer, cpu=kernels.any_cpu, cuda=gpu.any_cuda)
 )
 ALL = register(
-    OpDef("all", ("input",), infer=_test_infer, cpu=kernels.all_cpu, cuda=gpu.all_cuda)
+    OpDef("all", ("input",), **samples.ALL,
+          infer=_test_infer, cpu=kernels.all_cpu, cuda=gpu.all_cuda)
 )
 
 
@@ -280,7 +284,8 @@ def _count_infer(input: TensorMeta, *, dim: Dims, keepdim: bool) -> TensorMeta:
 
 
 COUNT_NONZERO = register(
-    OpDef("count_nonzero", ("input",), infer=_count_infer, cpu=kernels.count_nonzero_cpu,
+    OpDef("count_nonzero", ("input",), **samples.COUNT_NONZERO,
+          infer=_count_infer, cpu=kernels.count_nonzero_cpu,
           cuda=gpu.count_nonzero_cuda)
 )  # fmt: skip
 

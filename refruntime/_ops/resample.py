@@ -16,8 +16,10 @@ import numpy as np
 
 from refruntime._dispatch import call
 from refruntime._impl import TensorMeta, meta_of
+from refruntime._ops import samples_nn
 from refruntime._ops.arguments import ints_of
 from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
+from refruntime._ops.samples import Sample, T
 from refruntime.errors import ArgumentValueError, ShapeError
 from refruntime.kernels import resample as kernels
 from refruntime.kernels.pool_cuda import resample_cuda
@@ -35,8 +37,18 @@ def _resample_vjp(g: Any, n: Any) -> Any:
     return call(RESAMPLE, (g,), {"rows": n.rows.turned, "columns": n.columns.turned})
 
 
+def _samples() -> list[Sample]:
+    up, down = _linear_taps(4, 7, 4 / 7, False), _cubic_taps(5, 3, 5 / 3, False)
+    nearest = _nearest_taps(3, 6, 0.5, False)
+    return [
+        Sample((T((2, 3, 4, 5)), [up, down])), Sample((T((2, 5)), [down])),
+        Sample((T((1, 3, 4, 5)), [nearest, up, down])),
+        Sample((T((4, 5), layout="transposed"), [up.turned.turned, down])),
+    ]  # fmt: skip
+
+
 RESAMPLE = register(
-    OpDef("resample", ("input",), infer=_resample_infer, cpu=kernels.resample_cpu,
+    OpDef("resample", ("input",), samples=_samples, reference=samples_nn.resample, infer=_resample_infer, cpu=kernels.resample_cpu,
           cuda=resample_cuda,
           vjp=_resample_vjp)
 )  # fmt: skip
@@ -44,6 +56,7 @@ RESAMPLE = register(
 _identity = cache(kernels.identity_taps)
 
 
+@front(RESAMPLE, method=False)
 def resample(x: Any, taps: list[Taps]) -> Any:
     """Resample the last ``len(taps)`` dimensions (one to three), each by its taps."""
     if len(taps) == 1:

@@ -8,6 +8,7 @@ Invariants
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,18 @@ from refruntime import _dtypes
 from refruntime._dispatch import call
 from refruntime._dtypes import DType
 from refruntime._impl import TensorImpl, TensorMeta, alias, meta_of
-from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
+from refruntime._ops.opdef import (
+    NO_PARAMS,
+    Inplace,
+    OpDef,
+    front,
+    ops,
+    register,
+    require_tensor,
+)
 from refruntime._ops.samples import ErrorSample, Sample, T
 from refruntime.errors import DTypeError, ShapeError
+from refruntime.kernels import complexmath
 
 Rule = tuple[tuple[int, ...], tuple[int, ...], DType]
 
@@ -200,11 +210,52 @@ def polar(abs: Any, angle: Any) -> Any:
     return complex_(ops.mul(abs, ops.cos(angle)), ops.mul(abs, ops.sin(angle)))
 
 
-@front()
+CONJ = register(
+    OpDef(
+        "conj",
+        ("input",),
+        infer=lambda input: meta_of(tuple(input.shape), input.dtype, input.device),
+        cpu=complexmath.conj,
+        cuda=complexmath.conj,
+        vjp=lambda g, n: ops.conj(g),
+        samples=lambda: [Sample((T((2,), _dtypes.complex64, values=[1 + 2j, -3j], grad=False),), grad=False)],
+        reference=np.conj,
+    )
+)
+
+
+@front(CONJ, aliases=("conj_physical",))
 def conj(input: Any) -> Any:
     """Return the complex conjugate; a real tensor is its own."""
     require_tensor("conj", input)
-    if not input.meta.dtype.is_complex:
-        return input
-    parts = ops.view_as_real(input)
-    return complex_(ops.select(parts, -1, 0), ops.neg(ops.select(parts, -1, 1)))
+    return call(CONJ, (input,)) if input.meta.dtype.is_complex else input
+
+
+@front(CONJ, name="conj_physical_")
+def _conj_physical_(input: Any) -> Any:
+    """Conjugate complex numbers in place."""
+    require_tensor("conj_physical_", input)
+    return call(CONJ, (input,), NO_PARAMS, Inplace(input)) if input.meta.dtype.is_complex else input
+
+
+@front(aliases=("resolve_neg",))
+def resolve_conj(input: Any) -> Any:
+    """Return the tensor itself: conjugates and negatives are computed at once."""
+    return input
+
+
+@front(aliases=("is_neg",))
+def is_conj(input: Any) -> bool:
+    """Return False: conjugates and negatives are computed at once."""
+    return False
+
+
+@front()
+def angle(input: Any, *, out: Any = None) -> Any:
+    """Return the angle of each number in the complex plane, in radians."""
+    require_tensor("angle", input)
+    if input.meta.dtype.is_complex:
+        return ops.atan2(imag(input), real(input), out=out)
+    floats = input if input.meta.dtype.is_floating_point else ops.to(input, _dtypes.get_default_dtype())
+    turned = ops.where(ops.lt(floats, 0), math.pi, ops.mul(floats, 0))
+    return turned if out is None else ops.copy_(out, turned)

@@ -58,7 +58,8 @@ class Sample:
     """One call: positional arguments (`T` stands for a tensor) and keyword arguments.
 
     ``grad=False`` leaves derivatives unchecked; ``gradgrad=False`` second ones. `name` labels the
-    case; `reference` overrides the record's for this call.
+    case; `reference` overrides the record's for this call. `call` takes the arguments in the place
+    of the op's front function: a record without one of its own is reached through another's.
     """
 
     args: tuple[Any, ...]
@@ -68,18 +69,23 @@ class Sample:
     name: str = ""
     # Left out of the text: tests seed their numbers by it, and a function's text has an address.
     reference: Callable[..., Any] | None = field(default=None, repr=False)
+    call: Callable[..., Any] | None = field(default=None, repr=False)
     rtol: float | None = None
     atol: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorSample:
-    """A call that must raise `error` with a message that matches the expression `match`."""
+    """A call that must raise `error` with a message that matches the expression `match`.
+
+    `call` is as in `Sample`.
+    """
 
     args: tuple[Any, ...]
     error: type[Exception]
     match: str = ""
     kwargs: dict[str, Any] = field(default_factory=dict)
+    call: Callable[..., Any] | None = field(default=None, repr=False)
 
 
 def unary(

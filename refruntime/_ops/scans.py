@@ -18,7 +18,7 @@ from refruntime._dispatch import call
 from refruntime._dtypes import DType
 from refruntime._impl import TensorMeta, meta_of
 from refruntime._layout import wrap_dim
-from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
+from refruntime._ops.opdef import Inplace, OpDef, front, ops, register, require_tensor
 from refruntime._ops.results import named_result
 from refruntime._ops.samples import ErrorSample, Sample, T
 from refruntime.kernels import scan
@@ -110,11 +110,21 @@ CUMPROD = register(
 )
 
 
+def _into(made: Any, out: Any) -> Any:
+    """Return a composed result, or copy it to where it is wanted."""
+    if out is None:
+        return made
+    return ops.copy_(out.target if isinstance(out, Inplace) else out, made)
+
+
 def _running(op: OpDef, input: Any, dim: int, product: bool, dtype: DType | None, out: Any) -> Any:
     require_tensor(op.name, input)
     if dtype is not None:
         input = ops.to(input, dtype)
     dim = wrap_dim(dim, input.meta.ndim, op.name)
+    if input.meta.dtype.is_complex and input.meta.ndim and not product:
+        pairs = call(op, (ops.view_as_real(input),), {"dim": dim, "product": False})
+        return _into(ops.view_as_complex(pairs), out)
     made = call(op, (input,), {"dim": dim, "product": product}, out)
     narrow = dtype is not None and dtype.kind not in "fc" and dtype is not _dtypes.int64
     return ops.to(made, dtype) if narrow and out is None else made

@@ -15,6 +15,7 @@ from refruntime._dispatch import call
 from refruntime._dtypes import DType
 from refruntime._impl import TensorMeta, meta_of
 from refruntime._layout import wrap_dim
+from refruntime._ops import samples_reduce as samples
 from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
 from refruntime._ops.reductions import torch_name
 from refruntime.errors import KernelMissingError
@@ -61,12 +62,13 @@ LOG_SOFTMAX_BACKWARD = register(
 )  # fmt: skip
 
 SOFTMAX = register(
-    OpDef("softmax", ("input",), infer=_rule("softmax"), cpu=kernels.softmax_cpu,
+    OpDef("softmax", ("input",), **samples.SOFTMAX, infer=_rule("softmax"), cpu=kernels.softmax_cpu,
           cuda=kernels.softmax_cuda, saves=("out",),
           vjp=lambda g, n: call(SOFTMAX_BACKWARD, (g, n.out), {"dim": n.dim}), autocast="float32")
 )  # fmt: skip
 LOG_SOFTMAX = register(
-    OpDef("log_softmax", ("input",), infer=_rule("log_softmax"), cpu=kernels.log_softmax_cpu,
+    OpDef("log_softmax", ("input",), **samples.LOG_SOFTMAX,
+          infer=_rule("log_softmax"), cpu=kernels.log_softmax_cpu,
           cuda=kernels.log_softmax_cuda,
           saves=("out",), autocast="float32",
           vjp=lambda g, n: call(LOG_SOFTMAX_BACKWARD, (g, n.out), {"dim": n.dim}))

@@ -101,7 +101,7 @@ class GraphTask:
     def _run_node(self, node: Node, grads: list[Any]) -> None:
         if node.pre_hooks:
             grads = _run_pre_hooks(node, grads)
-        if len(grads) == 1 and grads[0] is None and type(node) is not AccumulateGrad:
+        if type(node) is not AccumulateGrad and all(g is None for g in grads):
             results: tuple[Any, ...] = (None,) * len(node.next_functions)
         else:
             outputs = tuple(grads)

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from refruntime._impl import AutogradMeta, TensorImpl, TensorMeta, meta_of
-from refruntime._ops.opdef import OpDef
+from refruntime._ops.opdef import OpDef, ops
 from refruntime.autograd.saved import SavedValue
 from refruntime.errors import AutogradError
 
@@ -235,6 +235,12 @@ def _keep(value: Any) -> Any:
     return SavedValue(value) if isinstance(value, TensorImpl) else value
 
 
+def _conjugate(value: Any) -> Any:
+    if isinstance(value, TensorImpl):
+        return ops.conj(value) if value.meta.dtype.is_complex else value
+    return value.conjugate() if isinstance(value, complex) else value
+
+
 def released(node: Node) -> AutogradError:
     """Return the error for a node whose saved values are gone."""
     return AutogradError(
@@ -260,7 +266,11 @@ def _make_node_class(op: OpDef) -> type[OpNode]:
     namespace: dict[str, Any] = {"__slots__": (), "op": op, "__doc__": f"The node of {op.name}."}
     for position, name in enumerate(op.saves):
         plan.append(_save_step(op, names, name))
-        namespace[name] = property(lambda self, position=position: self.unpack(position))
+        namespace[name] = property(
+            (lambda self, position=position: _conjugate(self.unpack(position)))
+            if op.conjugates
+            else (lambda self, position=position: self.unpack(position))
+        )
     namespace["save_plan"] = tuple(plan)
     return type(op.node_name, (OpNode,), namespace)
 

@@ -79,14 +79,14 @@ def train_epoch(
     return total / len(loader)
 
 
-@torch.no_grad()
 def evaluate(model: Any, dataset: TensorDataset) -> float:
     """Return the share of a dataset that the model reads correctly."""
     model.eval()
     correct = 0
-    for images, labels in DataLoader(dataset, batch_size=64):
-        correct += (model(images).argmax(1) == labels).sum().item()
-    return float(correct / len(dataset))
+    with torch.no_grad():
+        for images, labels in DataLoader(dataset, batch_size=64):
+            correct += (model(images).argmax(1) == labels).sum().item()
+    return correct / len(dataset)
 
 
 def build(epochs: int, steps_per_epoch: int) -> tuple[Any, Any, Any]:

@@ -279,7 +279,8 @@ def _imports(text: str) -> str:
     sources: list[tuple[str, Any]] = [
         ("numpy", lambda w: w in _NUMPY_TYPES),
         ("refruntime._native", lambda w: w.startswith(("native", "ptr_", "widen_", "narrow_"))),
-        ("refruntime.kernels.memory", lambda w: w in ("fetch", "put")),
+        ("refruntime.kernels.memory", lambda w: w in ("fetch", "put", "lesser", "entry")),
+        ("refruntime.kernels.odometer", lambda w: w in ("cells_of", "begin", "advance")),
         ("refruntime.kernels.scalarmath", lambda w: w in _SCALAR_NAMES),
         ("refruntime.kernels.intrinsics", lambda w: w == "select" or w in intrinsics.INTRINSICS),
     ]
@@ -314,69 +315,44 @@ def flat_source(
 def strided_source(
     graph: Graph, in_dtypes: tuple[DType, ...], out_dtypes: tuple[DType, ...], pattern: str
 ) -> str:
-    """Return the module with a strided entry.
-
-    The two innermost dimensions are loops; the position in the outer ones is worked out once for
-    each pass of those, by division.
-    """
+    """Return the module with a strided entry: rows by the odometer, elements by a loop."""
     emitter = _Emitter(graph, in_dtypes, out_dtypes, pattern)
     operands = emitter.operands()
-    lines = ["table = ptr_i64(table_address)", "ndim = table[0]", *_sizes(), *_steps(operands)]
-    lines += ["i = start", "while i < stop:"]
-    lines += [f"    {line}" for line in (*_row_start(operands), *_rows(emitter, pattern))]
+    count = len(operands)
+    addresses = ", ".join(f"{side}_{k}_address" for side, k, _ in operands)
+    lines = [
+        "table = ptr_i64(table_address)",
+        f"cells = cells_of(({addresses},))",
+        f"column = begin(table, cells, {count}, start)",
+        "columns = entry(table, table[0], table[0], 1)",
+    ]
+    for side, k, position in operands:
+        if pattern[position] == "s":
+            step = f"entry(table, table[0], table[0] * {position + 2}, 0)"
+            lines.append(f"{side}_{k}_step = {step}")
+    lines += ["while start < stop:", *[f"    {line}" for line in _row(emitter, pattern)]]
     return emitter.module(f"{graph.name}_strided_{pattern}", ["table_address"], lines)
 
 
-def _sizes() -> list[str]:
-    return [
-        "columns = table[ndim] if ndim > 0 else 1",
-        "rows = table[ndim - 1] if ndim > 1 else 1",
-    ]
-
-
-def _steps(operands: list[tuple[str, int, int]]) -> list[str]:
-    """Read the strides of the two innermost dimensions."""
-    lines = []
-    for side, k, position in operands:
-        end = f"ndim * {position + 2}"
-        lines.append(f"{side}_{k}_step = table[{end}] if ndim > 0 else 0")
-        lines.append(f"{side}_{k}_row = table[{end} - 1] if ndim > 1 else 0")
-    return lines
-
-
-def _row_start(operands: list[tuple[str, int, int]]) -> list[str]:
-    """Find where element `i` stands: the addresses of its row, and its column."""
-    lines = ["column = i % columns", "above = i // columns", "row = above % rows", "above //= rows"]
-    for side, k, _ in operands:
-        name = f"{side}_{k}"
-        lines.append(f"{name}_at = {name}_address + row * {name}_row + column * {name}_step")
-    lines += ["for d in range(ndim - 2, 0, -1):", "    size = table[d]"]
-    lines += ["    position = above % size", "    above //= size"]
-    for side, k, place in operands:
-        lines.append(f"    {side}_{k}_at += position * table[ndim * {place + 1} + d]")
-    return lines
-
-
-def _rows(emitter: _Emitter, pattern: str) -> list[str]:
-    """Go through rows until the plane or the range ends."""
+def _row(emitter: _Emitter, pattern: str) -> list[str]:
+    """Compute what is left of one row, or of the range, and go to the next row."""
     operands = emitter.operands()
-    lines = ["while row < rows and i < stop:", "    count = min(columns - column, stop - i)"]
+    lines = ["end = lesser(columns, column + stop - start)"]
     places = []
     for side, k, position in operands:
         way = pattern[position]
         places.append("j" if way == "u" else "0")
-        if way != "s":
-            lines.append(f"    {emitter.pointer(side, k, f'{side}_{k}_at')}")
+        if way == "s":
+            lines.append(f"{side}_{k}_at = cells[{position}]")
+        else:
+            lines.append(emitter.pointer(side, k, f"cells[{position}]"))
         if way == "z":
-            lines.append(f"    {emitter.load(k, '0')}")
-    lines.append("    for j in range(count):")
+            lines.append(emitter.load(k, "0"))
+    lines.append("for j in range(column, end):")
     for side, k, position in operands:
         if pattern[position] == "s":
             pointer = emitter.pointer(side, k, f"{side}_{k}_at + j * {side}_{k}_step")
-            lines.append(f"        {pointer}")
-    lines += [f"        {line}" for line in emitter.computing(places)]
-    lines += ["    i += count", "    row += 1"]
-    for side, k, _ in operands:
-        name = f"{side}_{k}"
-        lines.append(f"    {name}_at += {name}_row - column * {name}_step")
-    return [*lines, "    column = 0"]
+            lines.append(f"    {pointer}")
+    lines += [f"    {line}" for line in emitter.computing(places)]
+    lines += ["start += end - column", "column = 0", f"advance(table, cells, {len(operands)})"]
+    return lines

@@ -1,4 +1,4 @@
-"""Element access of generated kernels: loads that no store of the same kernel may disturb.
+"""Element access and index arithmetic of generated kernels, in as few instructions as they need.
 
 State
 -----
@@ -10,6 +10,7 @@ Invariants
   for pointwise kernels, also in place: dispatch excludes partial overlap, and where an operand is
   the output itself, each element is read before it is written, and never again.
 * So loops vectorise without run-time overlap checks, in-place calls included.
+* `lesser` and `entry` have no branches.
 """
 
 from __future__ import annotations
@@ -75,3 +76,49 @@ def _put_twin(pointer: Any, index: int, value: Any) -> None:
 
 fetch = _Access(_build_fetch, _fetch_twin)
 put = _Access(_build_put, _put_twin)
+
+
+def _whole(emit: Callable[..., Any], arity: int) -> Callable[[], Any]:
+    """Return the builder of an intrinsic of `arity` int64 arguments."""
+
+    def build() -> Any:
+        from numba import types as nb
+        from numba.extending import intrinsic
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return emit(builder, *args)
+
+        if arity == 2:
+
+            @intrinsic
+            def two(typingctx: Any, a: Any, b: Any) -> Any:
+                return nb.int64(nb.int64, nb.int64), codegen
+
+            return two
+
+        @intrinsic
+        def four(typingctx: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+            return nb.int64(nb.CPointer(nb.int64), nb.int64, nb.int64, nb.int64), codegen
+
+        return four
+
+    return build
+
+
+def _emit_lesser(builder: Any, a: Any, b: Any) -> Any:
+    return builder.select(builder.icmp_signed("<", a, b), a, b)
+
+
+def _emit_entry(builder: Any, table: Any, dims: Any, index: Any, otherwise: Any) -> Any:
+    present = builder.icmp_signed(">", dims, dims.type(0))
+    place = builder.select(present, index, index.type(0))
+    return builder.select(present, builder.load(builder.gep(table, [place])), otherwise)
+
+
+def _entry_twin(table: Any, dims: int, index: int, otherwise: int) -> int:
+    return int(table[index]) if dims > 0 else otherwise
+
+
+lesser = _Access(_whole(_emit_lesser, 2), min)
+# entry(table, dims, index, otherwise): a number of an int64 table, if `dims` is above zero.
+entry = _Access(_whole(_emit_entry, 4), _entry_twin)

@@ -227,6 +227,8 @@ def mean_cpu(out: TensorImpl, x: TensorImpl, *, dim: Dims, **_: Any) -> None:
 def _linear(fold: Fold, out: TensorImpl, x: TensorImpl, dim: Dims, scale: float) -> None:
     if out.meta.dtype.is_complex:
         x = cast_impl(x, out.meta.dtype)
+        # The dimension of the parts stays, also when all others are reduced.
+        dim = tuple(range(x.meta.ndim)) if dim is None else dim
         reduce_cpu(fold, _as_real(out), _as_real(x), dim, scale)
         return
     if x.meta.dtype.is_complex or (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from refruntime.nn import attention as attention
 from refruntime.nn import functional, init, parameter
 from refruntime.nn import modules as modules
 from refruntime.nn import parallel as parallel
@@ -11,7 +12,7 @@ from refruntime.nn.parallel import DataParallel
 from refruntime.nn.parameter import Buffer, Parameter
 
 __all__ = [
-    "Buffer", "DataParallel", "Parameter", "functional", "init", "modules", "parallel",
+    "Buffer", "DataParallel", "Parameter", "attention", "functional", "init", "modules", "parallel",
     "parameter", "utils",
 ]  # fmt: skip
 __all__ += modules.__all__

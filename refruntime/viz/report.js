@@ -240,17 +240,22 @@
 
   function drawMemory(host, state, memory) {
     const layers = memory.categories;
-    const peak = Math.max(...memory.reserved, 1);
+    const reserved = Math.max(...memory.reserved, 1);
+    const inUse = Math.max(...memory.time.map((_, i) => layers.reduce((sum, l) => sum + l.bytes[i], 0)), 1);
+    // A cache far larger than what is in use would flatten the chart: its line then runs along the top.
+    const above = reserved > 1.8 * inUse;
     const last = memory.event[memory.event.length - 1];
-    const view = frame(host, { height: 320, left: 66, x: [0, last], y: [0, peak * 1.06], binary: true, yText: bytes, xUnit: "events", xText: (v) => v.toLocaleString("en") });
+    const view = frame(host, { height: 320, left: 66, x: [0, last], y: [0, above ? inUse * 1.3 : reserved * 1.06], binary: true, yText: bytes, xUnit: "events", xText: (v) => v.toLocaleString("en") });
     const xs = memory.event.map(view.px);
     let below = memory.time.map(() => 0);
     for (const layer of layers) {
-      const above = below.map((v, i) => v + layer.bytes[i]);
-      node("path", { d: stairs(xs, above.map(view.py)) + backStairs(xs, below.map(view.py)), fill: `var(--${layer.name})` }, view.svg);
-      below = above;
+      const upper = below.map((v, i) => v + layer.bytes[i]);
+      node("path", { d: stairs(xs, upper.map(view.py)) + backStairs(xs, below.map(view.py)), fill: `var(--${layer.name})` }, view.svg);
+      below = upper;
     }
-    node("path", { d: stairs(xs, memory.reserved.map(view.py)), fill: "none", stroke: "var(--ink)", "stroke-width": 1.5, "stroke-dasharray": "5 4" }, view.svg);
+    const line = memory.reserved.map((v) => Math.max(view.py(v), view.inner.top));
+    node("path", { d: stairs(xs, line), fill: "none", stroke: "var(--ink)", "stroke-width": 1.5, "stroke-dasharray": "5 4" }, view.svg);
+    if (above) node("text", { class: "halo", x: view.inner.right - 4, y: view.inner.top + 16, "text-anchor": "end" }, view.svg, `reserved: up to ${bytes(reserved)}, off the scale`);
     const top = below.indexOf(Math.max(...below));
     const side = xs[top] > view.width / 2 ? "end" : "start";
     node("circle", { cx: xs[top], cy: view.py(below[top]), r: 3.5, fill: "var(--ink)" }, view.svg);

@@ -264,7 +264,7 @@ def test_a_leaf_that_requires_grad_is_not_filled():
         (lambda: torch.randint(0, 3.5, (2,)), TypeError, "int"),
         (lambda: torch.randint(-3, 3, (2,), dtype=U8), RuntimeError, "from is out of bounds"),
         (lambda: torch.randint(300, (2,), dtype=I8), RuntimeError, "to - 1 is out of bounds"),
-        (lambda: torch.randint(0, 3, (2,), dtype=BOOL), RuntimeError, "out of bounds for bool"),
+        (lambda: torch.randint(0, 3, (2,), dtype=BOOL), RuntimeError, "bounds for bool"),
         (lambda: torch.randint(9, (2,), requires_grad=True), RuntimeError, "floating point"),
         (lambda: torch.randperm(-1), RuntimeError, "negative dimension"),
         (lambda: torch.randperm(300, dtype=torch.uint8), RuntimeError, "without overflow"),
@@ -289,8 +289,8 @@ def test_kernels_run_as_plain_python_give_the_same_numbers():
     code = (
         "import refruntime as torch\n"
         "torch.manual_seed(3)\n"
-        "print(torch.rand(9).tolist(), torch.randn(7).tolist(), torch.randint(-5, 5, (5,)).tolist(),\n"
-        "      torch.randperm(6).tolist(), torch.randn(5, dtype=torch.float64).tolist())\n"
+        "print(torch.rand(9).tolist(), torch.randn(7).tolist(), torch.randperm(6).tolist(),\n"
+        "      torch.randint(-5, 5, (5,)).tolist(), torch.randn(5, dtype=torch.float64).tolist())\n"
     )
 
     def output(pure: str) -> str:

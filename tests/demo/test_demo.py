@@ -50,7 +50,7 @@ def test_the_last_fifth_is_the_test_set():
     assert (len(train), len(test)) == (1438, 359)
     image, label = test[0]
     assert tuple(image.shape) == (1, 8, 8)
-    assert 0 <= image.min().item()
+    assert image.min().item() >= 0
     assert image.max().item() == 1.0
     assert 0 <= label.item() <= 9
 

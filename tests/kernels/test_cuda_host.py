@@ -46,6 +46,14 @@ __global__ void leaves_early(index_t* out) {
 
 __global__ void count(index_t* out) { atomicAdd(out, index_t(1)); }
 
+template <bool RETRY> __global__ void count_by_swaps(index_t* out) {
+    index_t seen = *out, expected;
+    do {
+        expected = seen;
+        seen = atomicCAS(out, expected, expected + 1);
+    } while (RETRY && seen != expected);
+}
+
 struct Pair { index_t first, second; };
 __global__ void scalars(double* out, index_t i, double x, const Pair pair) {
     out[0] = i, out[1] = x, out[2] = pair.first, out[3] = pair.second;
@@ -53,7 +61,7 @@ __global__ void scalars(double* out, index_t i, double x, const Pair pair) {
 """
 EXPRESSIONS = (
     "where_am_i", "turn<true>", "turn<false>", "past_the_end", "half_written", "unset_shared",
-    "leaves_early", "count", "scalars",
+    "leaves_early", "count", "count_by_swaps<true>", "count_by_swaps<false>", "scalars",
 )  # fmt: skip
 
 
@@ -109,6 +117,33 @@ def test_a_thread_that_leaves_before_a_barrier_is_noticed_and_leaves_no_trace(
 
 def test_atomics_count_every_thread(module: HostModule) -> None:
     assert run(module, "count", (5,), (7,), [np.zeros(1, np.int64)])[0][0] == 35
+
+
+TWICE = """
+#include "common.cuh"
+
+__global__ void combine_twice(index_t* out) {
+    index_t* cells = shared_memory<index_t>();
+    index_t sum = combine_y<Plus<index_t>>(index_t(threadIdx.y), cells);
+    out[threadIdx.y] = combine_y<Plus<index_t>>(sum + 1 + threadIdx.y, cells);
+}
+"""
+
+
+def test_a_block_combines_again_in_the_same_cells(tmp_path: Path) -> None:
+    if shutil.which(harness.COMPILER) is None:
+        pytest.skip(f"{harness.COMPILER} is not installed")
+    text = cuda_instances.expand(TWICE)
+    built = HostModule(harness.build_text("twice", text, ("combine_twice",), tmp_path))
+    got = run(built, "combine_twice", (1,), (1, 8), [Out((8,), np.int64)], shared=8 * 8)[0]
+    assert got.tolist() == [8 * 29 + 28] * 8
+
+
+def test_a_swap_fails_when_another_thread_was_faster(module: HostModule) -> None:
+    got = run(module, "count_by_swaps<true>", (3,), (8,), [np.zeros(1, np.int64)])[0]
+    assert got[0] == 24
+    got = run(module, "count_by_swaps<false>", (3,), (8,), [np.zeros(1, np.int64)])[0]
+    assert got[0] == 3
 
 
 def test_scalars_and_structs_arrive_by_value(module: HostModule) -> None:

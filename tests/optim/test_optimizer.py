@@ -155,7 +155,7 @@ def test_a_state_dict_numbers_the_parameters():
 
 
 def test_training_goes_on_from_a_state_dict_as_if_never_stopped():
-    p, opt = trained(5)
+    p, _ = trained(5)
     q, first = trained(3)
     second = optim.Adam([q], lr=9.0)
     second.load_state_dict(copy.deepcopy(first.state_dict()))

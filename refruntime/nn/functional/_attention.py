@@ -156,32 +156,26 @@ def multi_head_attention_forward(
         raise RuntimeError("Need attn_mask if specifying the is_causal hint.")
     batched = query.dim() == 3
     if not batched:
-        one = query.unsqueeze(1)
-        key = one if key is query else key.unsqueeze(1)
-        value = key if value is key else value.unsqueeze(1)
-        query = one
+        query, key, value = _with_batch(query, key, value)
         key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
     separate = (q_proj_weight, k_proj_weight, v_proj_weight)
-    q, k, v = _project(
-        query, key, value, None if use_separate_proj_weight else in_proj_weight, in_proj_bias,
-        separate,
-    )  # fmt: skip
+    joint = None if use_separate_proj_weight else in_proj_weight
+    q, k, v = _project(query, key, value, joint, in_proj_bias, separate)
     length, batch, width = query.shape
-    extra = 0
+    keys = k.shape[0]
     if bias_k is not None and bias_v is not None:
         k = ops.cat([k, bias_k.expand(1, batch, width)], 0)
         v = ops.cat([v, bias_v.expand(1, batch, width)], 0)
-        extra += 1
     q, k, v = (_split_heads(x, num_heads) for x in (q, k, v))
-    k = k if static_k is None else static_k.reshape(batch, num_heads, *static_k.shape[1:])
+    if static_k is not None:
+        k, keys = static_k.reshape(batch, num_heads, *static_k.shape[1:]), static_k.shape[1]
     v = v if static_v is None else static_v.reshape(batch, num_heads, *static_v.shape[1:])
     if add_zero_attn:
         row = (batch, num_heads, 1, width // num_heads)
         zero = ops.zeros(row, dtype=k.dtype, device=k.device)
         k, v = ops.cat([k, zero], 2), ops.cat([v, zero], 2)
-        extra += 1
     shape = (batch, num_heads, length, k.shape[2])
-    mask = _joint_mask(attn_mask, key_padding_mask, shape, extra, q)
+    mask = _joint_mask(attn_mask, key_padding_mask, shape, k.shape[2] - keys, q)
     drop = dropout_p if training else 0.0
     if need_weights:
         mixed, weights = _attend_with_weights(q, k, v, mask, drop)
@@ -194,6 +188,15 @@ def multi_head_attention_forward(
     if batched:
         return output, weights
     return output.squeeze(1), None if weights is None else weights.squeeze(0)
+
+
+def _with_batch(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
+    """Add a batch of one; tensors that are one stay one."""
+    first = query.unsqueeze(1)
+    second = first if key is query else key.unsqueeze(1)
+    if value is key:
+        return first, second, second
+    return first, second, first if value is query else value.unsqueeze(1)
 
 
 def _check_inputs(query: Any, key: Any, value: Any, width: int, num_heads: int) -> None:

@@ -94,32 +94,34 @@ def embedding_bag(
             "embedding_bag: per_sample_weights was not None; expected mode='sum', "
             f"got mode='{mode}'"
         )
-    if input.dim() == 2:
-        if offsets is not None:
-            raise ArgumentValueError(
-                "embedding_bag", what="if input is 2D, then offsets has to be None"
-            )
-        ends = [input.shape[1] * (i + 1) for i in range(input.shape[0])]
-        input = input.reshape(-1)
-        if per_sample_weights is not None:
-            per_sample_weights = per_sample_weights.reshape(-1)
-    else:
-        if offsets is None:
-            raise ArgumentValueError(
-                "embedding_bag", what="offsets has to be a 1D Tensor but got None"
-            )
-        starts = [int(n) for n in offsets.tolist()]
-        ends = starts[1:] if include_last_offset else [*starts[1:], input.numel()]
-    rows = ops.index_select(weight, 0, input)
+    ends = _bag_ends(input, offsets, include_last_offset)
+    flat = input.reshape(-1)
+    rows = ops.index_select(weight, 0, flat)
     if per_sample_weights is not None:
-        rows = rows * per_sample_weights.unsqueeze(-1)
-    counted = None if padding_idx is None else input != padding_idx % weight.shape[0]
+        rows = rows * per_sample_weights.reshape(-1, 1)
+    counted = None if padding_idx is None else flat != padding_idx % weight.shape[0]
     begins = [0, *ends[:-1]]
     bags = [
         _reduce_bag(rows[begin:end], None if counted is None else counted[begin:end], mode)
         for begin, end in zip(begins, ends, strict=True)
     ]
     return ops.stack(bags, 0)
+
+
+def _bag_ends(input: Any, offsets: Any, include_last: bool) -> list[int]:
+    """Return where each bag ends in the flat list of indices."""
+    if input.dim() == 2:
+        if offsets is not None:
+            raise ArgumentValueError(
+                "embedding_bag", what="if input is 2D, then offsets has to be None"
+            )
+        return [input.shape[1] * (i + 1) for i in range(input.shape[0])]
+    if offsets is None:
+        raise ArgumentValueError(
+            "embedding_bag", what="offsets has to be a 1D Tensor but got None"
+        )
+    starts = [int(n) for n in offsets.tolist()]
+    return starts[1:] if include_last else [*starts[1:], input.numel()]
 
 
 def _reduce_bag(rows: Any, counted: Any, mode: str) -> Any:

@@ -129,17 +129,9 @@ class DataLoader(Generic[T_co]):
         self._is_iterable = isinstance(dataset, IterableDataset)
         if self._is_iterable:
             _check_iterable(shuffle, sampler, batch_sampler)
-        if sampler is not None and shuffle:
-            raise _refuse("sampler option is mutually exclusive with shuffle")
+        _check_order(batch_size, shuffle, sampler, batch_sampler, drop_last)
         if batch_sampler is not None:
-            if batch_size != 1 or shuffle or sampler is not None or drop_last:
-                raise _refuse(
-                    "batch_sampler option is mutually exclusive with batch_size, shuffle, "
-                    "sampler, and drop_last"
-                )
             batch_size, drop_last = None, False
-        elif batch_size is None and drop_last:
-            raise _refuse("batch_size=None option disables auto-batching", "drop drop_last")
         if sampler is None:
             sampler = self._default_sampler(bool(shuffle))
         if batch_size is not None and batch_sampler is None:
@@ -218,6 +210,21 @@ def _check_workers(
         raise _refuse("prefetch_factor option should be non-negative")
     if persistent_workers and num_workers == 0:
         raise _refuse("persistent_workers option needs num_workers > 0")
+
+
+def _check_order(
+    batch_size: int | None, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: bool
+) -> None:
+    if sampler is not None and shuffle:
+        raise _refuse("sampler option is mutually exclusive with shuffle")
+    if batch_sampler is not None:
+        if batch_size != 1 or shuffle or sampler is not None or drop_last:
+            raise _refuse(
+                "batch_sampler option is mutually exclusive with batch_size, shuffle, "
+                "sampler, and drop_last"
+            )
+    elif batch_size is None and drop_last:
+        raise _refuse("batch_size=None option disables auto-batching", "drop drop_last")
 
 
 def _check_iterable(shuffle: Any, sampler: Any, batch_sampler: Any) -> None:

@@ -51,7 +51,7 @@ constexpr size_t SHARED_BYTES = 48 * 1024;  // what every card gives without bei
 struct Fiber {
     ucontext_t entry;
     jmp_buf place;
-    bool started, done;
+    bool started, waiting, done;
 };
 
 struct Launch {
@@ -110,21 +110,29 @@ inline void order_threads(int order, int count, int* turn) {
     }
 }
 
-// Runs the current block from barrier to barrier until all its threads have returned.
+inline void run_thread(int thread) {
+    threadIdx.x = thread % blockDim.x;
+    threadIdx.y = thread / blockDim.x % blockDim.y;
+    threadIdx.z = thread / (blockDim.x * blockDim.y);
+    resume(fibers[thread]);
+}
+
+// Runs the current block until all its threads have returned. A round gives a turn to each thread
+// that can run; when none can, they stand at a barrier, and it opens.
 inline int run_block(int count, const int* turn) {
-    for (int i = 0; i < count; ++i) fibers[i].done = false;
+    for (int i = 0; i < count; ++i) fibers[i].waiting = fibers[i].done = false;
     for (;;) {
-        int finished = 0;
+        int finished = 0, waiting = 0;
         for (int i = 0; i < count; ++i) {
-            int thread = turn[i];
-            threadIdx.x = thread % blockDim.x;
-            threadIdx.y = thread / blockDim.x % blockDim.y;
-            threadIdx.z = thread / (blockDim.x * blockDim.y);
-            resume(fibers[thread]);
-            finished += fibers[thread].done;
+            Fiber& fiber = fibers[turn[i]];
+            if (!fiber.waiting && !fiber.done) run_thread(turn[i]);
+            finished += fiber.done;
+            waiting += fiber.waiting;
         }
         if (finished == count) return OK;
+        if (finished + waiting < count) continue;
         if (finished > 0) return DIVERGED;
+        for (int i = 0; i < count; ++i) fibers[i].waiting = false;
     }
 }
 
@@ -194,17 +202,23 @@ template <typename... A> Entry entry(const char* expression, void (*kernel)(A...
 
 }  // namespace cuda_host
 
-inline void __syncthreads() { cuda_host::suspend(); }
+inline void __syncthreads() {
+    cuda_host::running->waiting = true;
+    cuda_host::suspend();
+}
 
 // ----------------------------------------------------------------------------------------- atomics
 
-// One fiber runs at a time, so a plain read and write is atomic.
+// One fiber runs at a time, so a plain read and write is atomic. Before it, the others get a turn:
+// what a thread read earlier may have changed, as on a card, and a loop around atomicCAS must retry.
 template <typename A> inline A atomicAdd(A* place, A value) {
+    cuda_host::suspend();
     A before = *place;
     *place = before + value;
     return before;
 }
 template <typename A> inline A atomicCAS(A* place, A expected, A desired) {
+    cuda_host::suspend();
     A before = *place;
     if (before == expected) *place = desired;
     return before;
