@@ -18,6 +18,7 @@ from refruntime._dispatch import call
 from refruntime._dtypes import DType
 from refruntime._impl import TensorMeta, meta_of
 from refruntime._layout import broadcast_shapes, wrap_dim
+from refruntime._ops import samples_dense as samples
 from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
 from refruntime._ops.reductions import torch_name
 from refruntime._ops.results import named_result
@@ -83,7 +84,7 @@ def _inv_vjp(g: Any, n: Any) -> Any:
     return ops.neg(ops.matmul(ops.matmul(inverse, g), inverse))
 
 
-INV = _square_op("linalg_inv", "linalg.inv", np.linalg.inv, _inv_vjp, ("out",))
+INV = _square_op("linalg_inv", "linalg.inv", np.linalg.inv, _inv_vjp, ("out",), **samples.INV)
 
 
 @front(INV, method=False)
@@ -117,7 +118,7 @@ def _solve_vjp(g: Any, n: Any) -> tuple[Any, Any]:
 
 
 SOLVE = register(
-    OpDef("linalg_solve", ("A", "B"), infer=_solve_infer,
+    OpDef("linalg_solve", ("A", "B"), **samples.SOLVE, infer=_solve_infer,
           cpu=dense_kernel("linalg.solve", np.linalg.solve), vjp=_solve_vjp, saves=("A", "out"))
 )  # fmt: skip
 
@@ -159,7 +160,7 @@ def _triangular_vjp(g: Any, n: Any) -> tuple[Any, Any]:
 
 
 TRIANGULAR = register(
-    OpDef("linalg_solve_triangular", ("A", "B"), infer=_triangular_infer,
+    OpDef("linalg_solve_triangular", ("A", "B"), **samples.TRIANGULAR, infer=_triangular_infer,
           cpu=dense_kernel("linalg.solve_triangular", kernels.triangular_solve),
           vjp=_triangular_vjp, saves=("A", "out"))
 )  # fmt: skip
@@ -204,8 +205,9 @@ def _det_vjp(g: Any, n: Any) -> Any:
 
 
 DET = _square_op(
-    "linalg_det", "linalg.det", np.linalg.det, _det_vjp, ("input", "out"), infer=_det_infer
-)
+    "linalg_det", "linalg.det", np.linalg.det, _det_vjp, ("input", "out"), infer=_det_infer,
+    **samples.DET,
+)  # fmt: skip
 
 
 @front(DET, method=False)
@@ -237,7 +239,7 @@ def _slogdet_vjp(g: Any, n: Any) -> Any:
 
 SLOGDET = _square_op(
     "linalg_slogdet", "linalg.slogdet", kernels.determinant_of_log, _slogdet_vjp, ("input",),
-    infer=_slogdet_infer,
+    infer=_slogdet_infer, **samples.SLOGDET,
 )  # fmt: skip
 
 
@@ -277,7 +279,8 @@ def _cholesky_vjp(g: Any, n: Any) -> Any:
 
 
 CHOLESKY = _square_op(
-    "linalg_cholesky", "linalg.cholesky", kernels.lower_cholesky, _cholesky_vjp, ("out",)
+    "linalg_cholesky", "linalg.cholesky", kernels.lower_cholesky, _cholesky_vjp, ("out",),
+    **samples.CHOLESKY,
 )
 
 

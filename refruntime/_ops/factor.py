@@ -15,6 +15,7 @@ import numpy as np
 from refruntime import _dtypes
 from refruntime._dispatch import call
 from refruntime._impl import TensorMeta
+from refruntime._ops import samples_dense as samples
 from refruntime._ops.dense import _copied_out, check_matrix, is_vector, like, turned
 from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
 from refruntime._ops.results import named_result
@@ -62,7 +63,7 @@ def _square_qr(q: Any, r: Any, gq: Any, gr: Any) -> Any:
 
 
 QR = register(
-    OpDef("linalg_qr", ("input",), infer=_qr_infer,
+    OpDef("linalg_qr", ("input",), **samples.QR, infer=_qr_infer,
           cpu=dense_kernel("linalg.qr", lambda a, *, mode: np.linalg.qr(a, mode)), vjp=_qr_vjp,
           saves=("input", "out0", "out1"))
 )  # fmt: skip
@@ -141,7 +142,7 @@ def _svd_vjp(g: Any, n: Any) -> Any:
 
 
 SVD = register(
-    OpDef("linalg_svd", ("input",), infer=_svd_infer,
+    OpDef("linalg_svd", ("input",), **samples.SVD, infer=_svd_infer,
           cpu=dense_kernel("linalg.svd", lambda a, *, full: np.linalg.svd(a, full)), vjp=_svd_vjp,
           saves=("out0", "out1", "out2"))
 )  # fmt: skip
@@ -191,7 +192,7 @@ def _eigh_vjp(g: Any, n: Any) -> Any:
 
 
 EIGH = register(
-    OpDef("linalg_eigh", ("input",), infer=_eigh_infer,
+    OpDef("linalg_eigh", ("input",), **samples.EIGH, infer=_eigh_infer,
           cpu=dense_kernel("linalg.eigh", lambda a, *, uplo: np.linalg.eigh(a, uplo)),
           vjp=_eigh_vjp, saves=("out0", "out1"))
 )  # fmt: skip
@@ -239,7 +240,8 @@ def _pinv_vjp(g: Any, n: Any) -> Any:
 
 
 PINV = register(
-    OpDef("linalg_pinv", ("input",), infer=_pinv_infer, cpu=dense_kernel("linalg.pinv", _pinv),
+    OpDef("linalg_pinv", ("input",), **samples.PINV, infer=_pinv_infer,
+          cpu=dense_kernel("linalg.pinv", _pinv),
           vjp=_pinv_vjp, saves=("input", "out"))
 )  # fmt: skip
 

@@ -262,7 +262,8 @@ def _pair_vjp(slope: Slope) -> Any:
 
 def _pair_op(name: str, loss: Any, slope: Slope, **fields: Any) -> OpDef:
     return register(
-        OpDef(name, ("input", "target"), **fields, infer=_pair_rule(name), cpu=kernels.pair_loss_cpu(loss),
+        OpDef(name, ("input", "target"), **fields, infer=_pair_rule(name),
+              cpu=kernels.pair_loss_cpu(loss),
           cuda=kernels.pair_loss_cuda(loss),
               vjp=_pair_vjp(slope), saves=("input", "target"), autocast="float32")
     )  # fmt: skip
@@ -387,7 +388,8 @@ def _logits_vjp(g: Any, n: Any) -> tuple[Any, Any, Any]:
 
 
 BCE_LOGITS = register(
-    OpDef("binary_cross_entropy_with_logits", ("input", "target", "pos_weight"), **samples.BCE_LOGITS,
+    OpDef("binary_cross_entropy_with_logits", ("input", "target", "pos_weight"),
+          **samples.BCE_LOGITS,
           infer=_elements_rule("binary_cross_entropy_with_logits"),
           cpu=kernels.binary_cross_entropy_with_logits_cpu,
           cuda=kernels.binary_cross_entropy_with_logits_cuda, vjp=_logits_vjp,

@@ -48,7 +48,8 @@ def _samples() -> list[Sample]:
 
 
 RESAMPLE = register(
-    OpDef("resample", ("input",), samples=_samples, reference=samples_nn.resample, infer=_resample_infer, cpu=kernels.resample_cpu,
+    OpDef("resample", ("input",), samples=_samples, reference=samples_nn.resample,
+          infer=_resample_infer, cpu=kernels.resample_cpu,
           cuda=resample_cuda,
           vjp=_resample_vjp)
 )  # fmt: skip

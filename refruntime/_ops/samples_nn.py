@@ -326,10 +326,13 @@ def _huber(d: Any, delta: float = 1.0) -> Any:
 
 
 def _pairs(**kwargs: Any) -> Any:
-    return lambda: [
-        Sample((T((3, 4)), T((3, 4)), reduction), dict(kwargs))
-        for reduction in ("none", "mean", "sum")
-    ] + [Sample((T((3, 4), layout="transposed"), T((3, 4), layout="strided")), dict(kwargs))]  # fmt: skip
+    def samples() -> Iterable[Sample]:
+        for reduction in ("none", "mean", "sum"):
+            yield Sample((T((3, 4)), T((3, 4)), reduction), dict(kwargs))
+        turned = T((3, 4), layout="transposed"), T((3, 4), layout="strided")
+        yield Sample(turned, dict(kwargs), name="transposed-strided")
+
+    return samples
 
 
 def _bad_reduction() -> list[ErrorSample]:

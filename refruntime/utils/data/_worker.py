@@ -31,6 +31,8 @@ import numpy as np
 from refruntime.kernels import launch
 from refruntime.random import manual_seed
 from refruntime.utils.data._transport import receive, send
+from refruntime.utils.data.collate import default_collate
+from refruntime.utils.data.dataset import TensorDataset
 
 # How often, in seconds, an idle worker looks whether its parent is still there.
 _WATCH_SECONDS = 5.0
@@ -116,12 +118,16 @@ class Fetcher:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.samples: Iterator[Any] | None = iter(plan.dataset) if plan.iterable else None
+        # Rows of tensors, stacked, are rows of tensors: one gather makes the batch.
+        self.gathers = type(plan.dataset) is TensorDataset and plan.collate_fn is default_collate
 
     def fetch(self, indices: Any) -> Any:
         """Return the batch (or sample, without batching); StopIteration at an iterable's end."""
         if self.samples is not None:
             data = self._take(self.samples, indices)
         elif self.plan.batched:
+            if self.gathers:
+                return self.plan.dataset.gather(indices)
             many = getattr(self.plan.dataset, "__getitems__", None)
             data = many(indices) if many else [self.plan.dataset[i] for i in indices]
         else:

@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
+from refruntime._dtypes import int64
 from refruntime._ops.opdef import ops
 from refruntime.errors import ArgumentValueError
 
@@ -79,6 +80,12 @@ class TensorDataset(Dataset[tuple[Any, ...]]):
 
     def __getitem__(self, index: Any) -> tuple[Any, ...]:
         return tuple(tensor[index] for tensor in self.tensors)
+
+    def gather(self, indices: Sequence[int]) -> list[Any]:
+        """Return the rows at several indices, each tensor's rows stacked."""
+        size = len(self)
+        places = ops.tensor([i + size if i < 0 else i for i in indices], dtype=int64)
+        return [ops.index_select(t, 0, places.to(t.device)) for t in self.tensors]
 
     def __len__(self) -> int:
         return int(self.tensors[0].shape[0])

@@ -39,6 +39,16 @@ def test_a_tensor_dataset_gives_rows_of_all_tensors():
         data.TensorDataset(torch.ones(2), torch.ones(3))
 
 
+def test_gathering_rows_is_stacking_samples():
+    rows = data.TensorDataset(torch.arange(6).reshape(3, 2), torch.tensor([7, 8, 9]))
+    x, y = rows.gather([2, 0, -1])
+    assert (x.tolist(), y.tolist()) == ([[4, 5], [0, 1], [4, 5]], [9, 7, 9])
+    (batch,) = data.DataLoader(rows, batch_sampler=[[2, 0, -1]])
+    (plain,) = data.DataLoader(rows, batch_sampler=[[2, 0, -1]], collate_fn=list)
+    assert type(batch) is list
+    assert batch[0].tolist() == [sample[0].tolist() for sample in plain]
+
+
 def test_datasets_add_up():
     both = Numbers(1, 2) + Numbers(3)
     assert type(both) is data.ConcatDataset
