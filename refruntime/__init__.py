@@ -105,7 +105,7 @@ strided = "torch.strided"
 sparse_coo = "torch.sparse_coo"
 
 _LAZY_MODULES = (
-    "accelerator", "backends", "compat", "cuda", "distributions", "interop", "linalg", "onnx",
+    "accelerator", "backends", "compat", "cuda", "distributions", "fft", "interop", "linalg", "onnx",
     "testing", "viz",
 )  # fmt: skip
 

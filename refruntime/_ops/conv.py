@@ -15,6 +15,7 @@ from refruntime._dispatch import call
 from refruntime._impl import TensorMeta, meta_of
 from refruntime._ops import samples_nn as samples
 from refruntime._ops.linalg import common_dtype
+from refruntime._ops import samples_inner as inner
 from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
 from refruntime.errors import ArgumentValueError, KernelMissingError, ShapeError
 from refruntime.kernels import conv as kernels
@@ -130,12 +131,15 @@ def _input_gradient(g: Any, n: Any) -> Any:
         )
     )
     params = {**_params(n), "transposed": not n.transposed, "output_padding": extra}
-    gradient = call(CONVOLUTION, (g, weight, None), params)
+    return _cropped(call(CONVOLUTION, (g, weight, None), params), size)
+
+
+def _cropped(x: Any, size: Ints) -> Any:
+    """Drop windows that no input made: output padding beyond the stride leaves room for them."""
     for dim, whole in enumerate(size, 2):
-        # Output padding beyond the stride leaves room for windows that no input made.
-        if gradient.shape[dim] != whole:
-            gradient = ops.narrow(gradient, dim, 0, whole)
-    return gradient
+        if x.shape[dim] != whole:
+            x = ops.narrow(x, dim, 0, whole)
+    return x
 
 
 def _params(n: Any) -> dict[str, Any]:
@@ -171,7 +175,7 @@ def _weight_vjp(h: Any, n: Any) -> tuple[Any, Any]:
     none = (0,) * len(n.stride)
     if n.needs[0]:
         params = {**_params(n), "transposed": False, "output_padding": none}
-        gg = call(CONVOLUTION, (n.input, h, None), params)
+        gg = _cropped(call(CONVOLUTION, (n.input, h, None), params), n.metas[0].shape[2:])
     if n.needs[1]:
         sizes = zip(n.metas[0].shape[2:], n.kernel, n.stride, n.padding, n.dilation, strict=True)
         extra = tuple(
@@ -184,7 +188,8 @@ def _weight_vjp(h: Any, n: Any) -> tuple[Any, Any]:
 
 
 CONVOLUTION_WEIGHT = register(
-    OpDef("convolution_weight", ("grad", "input"), infer=_weight_infer,
+    OpDef("convolution_weight", ("grad", "input"), **inner.CONVOLUTION_WEIGHT,
+          infer=_weight_infer,
           cpu=kernels.convolution_weight_cpu, cuda=kernels.convolution_weight_cuda,
           vjp=_weight_vjp, saves=("grad", "input"),
           autocast="lower")

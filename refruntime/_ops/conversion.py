@@ -25,6 +25,7 @@ from refruntime._layout import (
     dense_strides,
     preserve_format,
 )
+from refruntime._ops import samples_inner as inner
 from refruntime._ops.opdef import METHODS, Inplace, OpDef, front, ops, register, require_tensor
 from refruntime.errors import ArgumentTypeError, DeviceError, ShapeError
 from refruntime.kernels.copy import copy_cpu, copy_cuda, fill_cpu, fill_cuda
@@ -47,6 +48,7 @@ COPY = register(
     OpDef(
         "copy",
         ("input",),
+        **inner.COPY,
         infer=_copy_infer,
         cpu=_copy_kernel(copy_cpu),
         cuda=_copy_kernel(copy_cuda),
@@ -59,6 +61,7 @@ CAST = register(
     OpDef(
         "cast",
         ("input",),
+        **inner.CAST,
         infer=_copy_infer,
         cpu=_copy_kernel(copy_cpu),
         cuda=_copy_kernel(copy_cuda),
@@ -239,6 +242,7 @@ ASSIGN = register(
     OpDef(
         "assign",
         ("input", "source"),
+        **inner.ASSIGN,
         infer=_assign_infer,
         cpu=_assign_cpu,
         cuda=_assign_cuda,
@@ -284,6 +288,7 @@ FILL = register(
     OpDef(
         "fill",
         ("input", "value"),
+        **inner.FILL,
         infer=_fill_infer,
         cpu=_fill_kernel(fill_cpu, copy_cpu),
         cuda=_fill_kernel(fill_cuda, copy_cuda),

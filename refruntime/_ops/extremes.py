@@ -17,6 +17,7 @@ from refruntime._dispatch import call
 from refruntime._impl import TensorImpl, TensorMeta
 from refruntime._layout import wrap_dim
 from refruntime._ops import samples_reduce as samples
+from refruntime._ops import samples_inner as inner
 from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
 from refruntime._ops.reductions import Dims, dims_of, reduced_meta, restored
 from refruntime._ops.results import named_result
@@ -146,17 +147,18 @@ def selected_vjp(g: Any, n: Any) -> Any:
     return ops.scatter(zeros, n.dim, places, g)
 
 
-def _placed_op(name: str, called: str, cpu: Any, cuda: Any) -> OpDef:
+def _placed_op(name: str, called: str, cpu: Any, cuda: Any, **fields: Any) -> OpDef:
     return register(
         OpDef(
             name, ("input",), infer=_placed_rule(called), cpu=cpu, cuda=cuda, vjp=selected_vjp,
             saves=("out1",), nondiff_outputs=(1,), backward_name=f"{called.capitalize()}Backward0",
+            **fields,
         )
     )  # fmt: skip
 
 
-MAX_AT = _placed_op("max_at", "max", arg_reduce.max_at_cpu, arg_reduce.max_at_cuda)
-MIN_AT = _placed_op("min_at", "min", arg_reduce.min_at_cpu, arg_reduce.min_at_cuda)
+MAX_AT = _placed_op("max_at", "max", arg_reduce.max_at_cpu, arg_reduce.max_at_cuda, **inner.MAX_AT)
+MIN_AT = _placed_op("min_at", "min", arg_reduce.min_at_cpu, arg_reduce.min_at_cuda, **inner.MIN_AT)
 
 
 def _placed(op: OpDef, name: str, input: Any, dim: Any, keepdim: bool, out: Any) -> Any:

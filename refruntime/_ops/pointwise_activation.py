@@ -16,6 +16,7 @@ import numpy as np
 from refruntime._dispatch import call
 from refruntime._ops.backward import fused_backward
 from refruntime._ops.elementwise import pointwise
+from refruntime._ops import samples_inner as inner
 from refruntime._ops.opdef import NO_PARAMS, front, ops
 from refruntime._ops.samples import ErrorSample, Sample, T, unary
 from refruntime.errors import ArgumentValueError
@@ -316,7 +317,7 @@ def gelu_(input: Any) -> Any:
 
 
 @pointwise(publish=False, vjp=_backward(GELU_TANH_BACKWARD, "input"), saves=("input",),
-           name="gelu_tanh", backward_name="GeluBackward0", **_FLOATS)  # fmt: skip
+           name="gelu_tanh", **inner.GELU_TANH, backward_name="GeluBackward0", **_FLOATS)  # fmt: skip
 def _gelu_tanh(input: Any) -> Any:
     inner = TANH_SCALE * (input + TANH_CUBIC * (input * input * input))
     return 0.5 * input * (1 + tanh(inner))

@@ -18,6 +18,7 @@ from refruntime._dispatch import call
 from refruntime._impl import TensorImpl
 from refruntime._ops.backward import fused_backward
 from refruntime._ops.elementwise import pointwise
+from refruntime._ops import samples_inner as inner
 from refruntime._ops.opdef import NO_PARAMS, front, ops, require_tensor
 from refruntime._ops.samples import ErrorSample, Sample, T, binary, unary
 from refruntime.errors import ArgumentValueError, DTypeError, KernelMissingError, ShapeError
@@ -58,7 +59,7 @@ def add_(input: Any, other: Any) -> Any:
     return input + other
 
 
-@pointwise(publish=False, name="add_scaled", backward_name="AddBackward0",
+@pointwise(publish=False, name="add_scaled", **inner.ADD_SCALED, backward_name="AddBackward0",
            vjp=lambda g, n: (g, ops.mul(g, n.alpha)))  # fmt: skip
 def _add_scaled(input: Any, other: Any, *, alpha: Any) -> Any:
     return input + alpha * other
@@ -85,7 +86,7 @@ def sub_(input: Any, other: Any) -> Any:
     return input - other
 
 
-@pointwise(publish=False, name="sub_scaled", backward_name="SubBackward0", refuse="b",
+@pointwise(publish=False, name="sub_scaled", **inner.SUB_SCALED, backward_name="SubBackward0", refuse="b",
            vjp=lambda g, n: (g, ops.mul(g, -n.alpha)))  # fmt: skip
 def _sub_scaled(input: Any, other: Any, *, alpha: Any) -> Any:
     return input - alpha * other
@@ -180,7 +181,7 @@ def floor_divide(input: Any, other: Any) -> Any:
     return input // other
 
 
-@pointwise(publish=False, name="trunc_divide", backward_name="DivBackward2", vjp=_zero_vjp,
+@pointwise(publish=False, name="trunc_divide", **inner.TRUNC_DIVIDE, backward_name="DivBackward2", vjp=_zero_vjp,
            refuse="b")  # fmt: skip
 def _trunc_divide(input: Any, other: Any) -> Any:
     return truncdiv(input, other)

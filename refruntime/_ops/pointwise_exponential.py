@@ -19,6 +19,7 @@ from refruntime._dispatch import call
 from refruntime._impl import TensorImpl
 from refruntime._ops.backward import fused_backward
 from refruntime._ops.elementwise import pointwise
+from refruntime._ops import samples_inner as inner
 from refruntime._ops.opdef import NO_PARAMS, front, ops
 from refruntime._ops.samples import ErrorSample, Sample, T, binary, unary
 from refruntime.errors import DTypeError
@@ -240,7 +241,7 @@ def cube_backward(grad: Any, input: Any) -> Any:
 CUBE_BACKWARD: Any = cube_backward
 
 
-@pointwise(publish=False, name="cube", vjp=lambda g, n: call(CUBE_BACKWARD, (g, n.input)),
+@pointwise(publish=False, name="cube", **inner.CUBE, vjp=lambda g, n: call(CUBE_BACKWARD, (g, n.input)),
            saves=("input",), backward_name="PowBackward0")  # fmt: skip
 def _cube(input: Any) -> Any:
     return input * input * input

@@ -13,6 +13,7 @@ import numpy as np
 
 from refruntime._dispatch import call
 from refruntime._ops.elementwise import pointwise
+from refruntime._ops import samples_inner as inner
 from refruntime._ops.opdef import NO_PARAMS, front, ops
 from refruntime._ops.samples import Sample, T, unary
 from refruntime.kernels.mathtable import ceil, floor, trunc
@@ -58,13 +59,13 @@ def round_(input: Any) -> Any:
     return round(input)
 
 
-@pointwise(publish=False, name="round_decimals", vjp=_zero, refuse="biu",
+@pointwise(publish=False, name="round_decimals", **inner.ROUND_DECIMALS, vjp=_zero, refuse="biu",
            backward_name="RoundBackward1")  # fmt: skip
 def _round_decimals(input: Any, *, scale: Any) -> Any:
     return round(input * scale) / scale
 
 
-@pointwise(publish=False, name="round_tens", vjp=_zero, refuse="biu",
+@pointwise(publish=False, name="round_tens", **inner.ROUND_TENS, vjp=_zero, refuse="biu",
            backward_name="RoundBackward1")  # fmt: skip
 def _round_tens(input: Any, *, scale: Any) -> Any:
     return round(input / scale) * scale

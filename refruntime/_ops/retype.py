@@ -17,6 +17,7 @@ from refruntime import _dtypes
 from refruntime._dispatch import call
 from refruntime._dtypes import DType
 from refruntime._impl import TensorImpl, TensorMeta, alias, meta_of
+from refruntime._ops import samples_inner as inner
 from refruntime._ops.opdef import (
     NO_PARAMS,
     Inplace,
@@ -138,6 +139,7 @@ VIEW_AS_REAL = register(
     OpDef(
         "view_as_real",
         ("input",),
+        **inner.VIEW_AS_REAL,
         infer=_real_infer,
         run=_run_retyped,
         vjp=lambda g, n: ops.view_as_complex(ops.contiguous(g)),

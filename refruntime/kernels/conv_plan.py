@@ -358,7 +358,8 @@ def plan_gradient(s: Shape, itemsize: int, threads: int) -> GradientPlan:
     plane = prod(packing.size)
     phases = _phases(axes, packing)
     shape, single = tile_shape(itemsize), tile_shape(itemsize, 1)
-    batch = max(1, min(-(-DOT_POSITIONS // plane), -(-s.images // threads)))
+    # Of the shape alone: it groups the sums, which must not depend on the number of threads.
+    batch = max(1, min(-(-DOT_POSITIONS // plane), s.images))
     right = _source_table(s, packing, s.channels, s.rows, itemsize)
     _set_batch(right, batch, plane, len(phases), shape.lanes, False)
     owned: list[Array] = []

@@ -89,4 +89,5 @@ def test_the_gpu_half_agrees_with_the_cpu(op: OpDef, on_the_gpu_half: Any) -> No
             np.testing.assert_allclose(
                 a.astype(complex), b.astype(complex), rtol=1e-4, atol=1e-5, err_msg=str(sample)
             )
-    assert router.launched or op.name in LAUNCH_NOTHING
+    # A kernel that serves both devices may be made of other ops alone.
+    assert router.launched or op.cpu is op.cuda or op.name in LAUNCH_NOTHING

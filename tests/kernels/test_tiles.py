@@ -77,7 +77,8 @@ def address(array):
 @pytest.fixture(params=["compiled", "plain Python"])
 def form(request):
     """A kernel as machine code, or its body over the intrinsics' twins."""
-    return (lambda kernel: kernel) if request.param == "compiled" else (lambda kernel: kernel.py_func)
+    compiled = request.param == "compiled"
+    return lambda kernel: kernel if compiled else kernel.py_func
 
 
 @pytest.mark.parametrize(("kernel", "rows"), [(run_outer, None), (run_outer_1, 1)])

@@ -1,5 +1,5 @@
-// Pooling and resampling of planes: maxima with places, weighted sums along both dimensions, windows
-// as columns and back.
+// Pooling and resampling of planes: maxima with places, weighted sums along both dimensions,
+// windows as columns and back.
 //
 // State: none. Invariants: tensors are contiguous planes; backwards gather (one thread an element
 // looks at every window over it), so no atomics are needed and results are reproducible. Of equal
@@ -10,13 +10,13 @@
 // max_pool<T>           windows in up to three dimensions, as tables of bounds
 //   out, where          results and their places (long long)
 //   x, shape            PoolShape
-//   bounds              long long, on the device: first and end of each window along depth, then of
-//                       each along height, then along width
+//   bounds              long long, on the device: first and end of each window along depth, then
+//                       of each along height, then along width
 //   count
 // max_pool_backward<T>
 //   gx, g, where, shape
-//   covers              as bounds, but for each position of the source: first and end of the results
-//                       whose windows may have it
+//   covers              as bounds, but for each position of the source: first and end of the
+//                       results whose windows may have it
 //   count
 // resample<T>
 //   out, x, height, width, high, wide   planes of x and of out

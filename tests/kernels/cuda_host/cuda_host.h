@@ -210,7 +210,7 @@ inline void __syncthreads() {
 // ----------------------------------------------------------------------------------------- atomics
 
 // One fiber runs at a time, so a plain read and write is atomic. Before it, the others get a turn:
-// what a thread read earlier may have changed, as on a card, and a loop around atomicCAS must retry.
+// what a thread read earlier may have changed, as on a card, and a loop of atomicCAS must retry.
 template <typename A> inline A atomicAdd(A* place, A value) {
     cuda_host::suspend();
     A before = *place;
