@@ -3,8 +3,8 @@
 ``import refruntime as torch`` gives a drop-in mini PyTorch. Importing it loads neither CuPy nor a
 CUDA JIT, and compiles nothing.
 
-The names of operators (``add``, ``matmul``, ...) come from the registry `refruntime._ops.opdef.ops`;
-all other public names are listed here.
+The names of operators (``add``, ``matmul``, ...) come from the registry, `_ops.opdef.ops`; all other
+public names are listed here.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ strided = "torch.strided"
 sparse_coo = "torch.sparse_coo"
 
 _LAZY_MODULES = (
-    "accelerator", "backends", "compat", "cuda", "distributions", "fft", "interop", "linalg", "onnx",
-    "testing", "viz",
+    "accelerator", "backends", "compat", "cuda", "distributions", "fft", "interop", "linalg",
+    "onnx", "testing", "viz",
 )  # fmt: skip
 
 
@@ -133,7 +133,7 @@ def numel(input: Tensor) -> Any:
 def typename(value: Any) -> str:
     """Return the name of the type of `value`."""
     if isinstance(value, Tensor):
-        return str(value.type())
+        return str(_ops_namespace.type(value))
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 

@@ -22,7 +22,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from refruntime._dtypes import can_cast, on_default_change
-
 from refruntime._impl import TensorImpl, TensorMeta, alias, empty_impl, meta_of, plain_types
 from refruntime._layout import extent, has_internal_overlap
 from refruntime._ops.opdef import (
@@ -251,7 +250,7 @@ def _call_into(op: OpDef, inputs: tuple[Any, ...], params: dict[str, Any], out: 
     for value in outs:
         require_tensor(op.name, value, "out")
     if autograd is not None:
-        autograd.check_out(op, outs, inputs)
+        autograd.check_out(op, tuple(outs), inputs)
     run_into(op, tuple(outs), inputs, params, resize=True)
     return out
 

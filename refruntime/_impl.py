@@ -47,9 +47,7 @@ class TensorMeta:
     dtype: DType
     device: Device
 
-    def __init__(
-        self, shape: Size, strides: tuple[int, ...], dtype: DType, device: Device
-    ) -> None:
+    def __init__(self, shape: Size, strides: tuple[int, ...], dtype: DType, device: Device) -> None:
         self.shape = shape
         self.strides = strides
         self.dtype = dtype
@@ -258,7 +256,7 @@ def _all_memory() -> Any:
 
 
 class _Exported:
-    """Shows a storage to NumPy through the array interface; the array keeps it, it keeps the bytes."""
+    """Shows a storage to NumPy through the array interface; the array keeps it alive."""
 
     __slots__ = ("__array_interface__", "storage")
 

@@ -518,7 +518,7 @@ _UNARY = {"neg": "neg", "abs": "abs", "invert": "bitwise_not", "pos": "positive"
 
 
 def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make an operator of the language from a front function: a foreign operand is refused softly."""
+    """Make an operator of the language: a foreign operand gives NotImplemented."""
 
     def operator(self: Any, other: Any) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""torch.accelerator: the accelerator of this machine, whatever its kind; here a CUDA GPU or none."""
+"""torch.accelerator: the accelerator of this machine, of whatever kind: a CUDA GPU or none."""
 
 from __future__ import annotations
 

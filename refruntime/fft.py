@@ -12,7 +12,7 @@ _ONE = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
 _MANY = tuple(f"{name}n" for name in _ONE)
 _TWO = tuple(f"{name}2" for name in _ONE)
 
-__all__ = ["fftfreq", "fftshift", "ifftshift", "rfftfreq", *_ONE, *_MANY, *_TWO]  # noqa: PLE0604
+__all__ = ["fftfreq", "fftshift", "ifftshift", "rfftfreq", *_ONE, *_MANY, *_TWO]
 
 
 def _over_two(name: str) -> Callable[..., Any]:

@@ -93,7 +93,11 @@ def test_machine_code_is_loaded_by_a_second_process(tmp_path):
         "k.doubled(o.ctypes.data, a.ctypes.data, 8); assert (o == 2 * a).all()\n"
         "print(compile_log[-1].cached)"
     )
-    env = {**os.environ, "REFRUNTIME_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    env = {
+        **os.environ,
+        "REFRUNTIME_CACHE_DIR": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     outputs = [
         subprocess.run(
             [sys.executable, "-c", program], cwd=HERE, env=env, capture_output=True, text=True,

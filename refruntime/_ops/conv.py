@@ -13,9 +13,9 @@ from typing import Any
 
 from refruntime._dispatch import call
 from refruntime._impl import TensorMeta, meta_of
+from refruntime._ops import samples_inner as inner
 from refruntime._ops import samples_nn as samples
 from refruntime._ops.linalg import common_dtype
-from refruntime._ops import samples_inner as inner
 from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
 from refruntime.errors import ArgumentValueError, KernelMissingError, ShapeError
 from refruntime.kernels import conv as kernels

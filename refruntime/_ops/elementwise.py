@@ -91,7 +91,8 @@ def pointwise(
         )
         op = OpDef(
             op_name, operands, infer=rule.infer, vjp=vjp, saves=saves, samples=samples,
-            error_samples=error_samples, reference=reference, inplace=inplace, scalar=func, **fields,
+            error_samples=error_samples, reference=reference, inplace=inplace, scalar=func,
+            **fields,
         )  # fmt: skip
         plans = Plans(op, rule)
         op.run = plans.run
@@ -128,7 +129,7 @@ class _Rule:
         if dtype.kind in self.refuse or (dtype.is_complex and not self.complex_too()):
             raise KernelMissingError(
                 self.name,
-                what=f'"{self.name}" not implemented for \'{dtype.name.capitalize()}\'',
+                what=f"\"{self.name}\" not implemented for '{dtype.name.capitalize()}'",
                 expected="another dtype",
                 got=str(dtype),
                 remedy="convert the operand, for example with .float()",
@@ -145,7 +146,7 @@ class _Rule:
             dtype = _dtypes.bool_
         elif self.result == "real":
             dtype = dtype.to_real()
-        shape = metas[0].shape
+        shape: tuple[int, ...] = metas[0].shape
         if any(meta.shape != shape for meta in metas):
             shape = broadcast_shapes(*[meta.shape for meta in metas], op=self.name)
         return meta_of(shape, dtype, _device(metas), _result_strides(metas, shape))

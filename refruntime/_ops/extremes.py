@@ -16,8 +16,8 @@ from refruntime import _dtypes
 from refruntime._dispatch import call
 from refruntime._impl import TensorImpl, TensorMeta
 from refruntime._layout import wrap_dim
-from refruntime._ops import samples_reduce as samples
 from refruntime._ops import samples_inner as inner
+from refruntime._ops import samples_reduce as samples
 from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
 from refruntime._ops.reductions import Dims, dims_of, reduced_meta, restored
 from refruntime._ops.results import named_result

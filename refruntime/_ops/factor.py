@@ -321,7 +321,7 @@ def _lstsq_vjp(g: Any, n: Any) -> tuple[Any, Any]:
 
 
 LSTSQ = register(
-    OpDef("linalg_lstsq", ("A", "B"), infer=_lstsq_infer,
+    OpDef("linalg_lstsq", ("A", "B"), **samples.LSTSQ, infer=_lstsq_infer,
           cpu=dense_kernel("linalg.lstsq", kernels.least_squares), vjp=_lstsq_vjp,
           saves=("A", "B"), nondiff_outputs=(1, 2))
 )  # fmt: skip
@@ -376,7 +376,7 @@ def _lu_vjp(g: Any, n: Any) -> Any:
 
 
 LU = register(
-    OpDef("linalg_lu_factor", ("input",), infer=_lu_infer,
+    OpDef("linalg_lu_factor", ("input",), **samples.LU, infer=_lu_infer,
           cpu=dense_kernel("linalg.lu_factor", kernels.lu_factors), vjp=_lu_vjp,
           saves=("out0", "out1"), nondiff_outputs=(1,))
 )  # fmt: skip
@@ -414,7 +414,8 @@ def _permutation(pivots: Any, *, size: int, dtype: Any) -> Any:
 
 
 PERMUTATION = register(
-    OpDef("permutation_of_pivots", ("pivots",), infer=_permutation_infer,
+    OpDef("permutation_of_pivots", ("pivots",), **samples.PERMUTATION,
+          infer=_permutation_infer,
           cpu=dense_kernel("lu_unpack", _permutation))
 )  # fmt: skip
 

@@ -4,7 +4,7 @@ Invariants
 ----------
 * Three ops do everything. Their derivatives are each other: a transform's matrix is symmetric, so
   its adjoint is the transform in the other direction under the same scale.
-* `dim` has distinct, wrapped dimensions in the order of transformation; the real ops halve the last.
+* `dim` has distinct, wrapped dimensions in the order of transformation; real ops halve the last.
 """
 
 from __future__ import annotations

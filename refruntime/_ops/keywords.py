@@ -55,7 +55,7 @@ def _maker(required: Names, positional: Names, keyword: Names, translated: Names
     passed = ", ".join([*positional, *(f"{name}={name}" for name in keyword)])
     lines += [f"        return function({passed})", "    return call"]
     space: dict[str, Any] = {"absent": _ABSENT, "present": _present}
-    exec("\n".join(lines), space)  # noqa: S102
+    exec("\n".join(lines), space)
     return space["make"]
 
 

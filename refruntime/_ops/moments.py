@@ -21,6 +21,7 @@ from refruntime._ops.reductions import Dims, count_of, dims_of, reduced_meta, re
 from refruntime.errors import ArgumentValueError, DTypeError
 from refruntime.kernels import reduce as kernels
 from refruntime.kernels import reduce_cuda as gpu
+from refruntime.kernels import softmax
 
 # ---------------------------------------------------------------------------------------------
 # Variance
@@ -282,7 +283,7 @@ def _logsumexp_vjp(g: Any, n: Any) -> Any:
 
 LOGSUMEXP = register(
     OpDef("logsumexp", ("input",), **samples.LOGSUMEXP,
-          infer=_logsumexp_infer, cpu=kernels.logsumexp_cpu,
+          infer=_logsumexp_infer, cpu=softmax.logsumexp_cpu,
           cuda=gpu.logsumexp_cuda,
           vjp=_logsumexp_vjp, saves=("input", "out"), autocast="float32")
 )  # fmt: skip

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from refruntime._dispatch import call
+from refruntime._ops import samples_inner as inner
 from refruntime._ops.backward import fused_backward
 from refruntime._ops.elementwise import pointwise
-from refruntime._ops import samples_inner as inner
 from refruntime._ops.opdef import NO_PARAMS, front, ops
 from refruntime._ops.samples import ErrorSample, Sample, T, unary
 from refruntime.errors import ArgumentValueError
@@ -208,17 +208,13 @@ def elu_backward(grad: Any, input: Any, *, alpha: Any, scale: Any, input_scale: 
 ELU_BACKWARD: Any = elu_backward
 
 
-def _elu_reference(
-    x: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
-) -> Any:
+def _elu_reference(x: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
     return scale * np.where(x > 0, x, alpha * np.expm1(np.minimum(x * input_scale, 0)))
 
 
 @pointwise(vjp=_backward(ELU_BACKWARD, "input", "alpha", "scale", "input_scale"), saves=("input",),
            reference=_elu_reference, samples=unary(alpha=1.3), method=False, **_FLOATS)  # fmt: skip
-def elu(
-    input: Any, *, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
-) -> Any:
+def elu(input: Any, *, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
     """Return ``input`` where positive, else ``alpha * (exp(input) - 1)``."""
     below = alpha * expm1(input * input_scale)
     return (input if input > 0 else below) * scale
@@ -316,8 +312,15 @@ def gelu_(input: Any) -> Any:
     return 0.5 * input * (1 + erf(input * SQRT_HALF))
 
 
-@pointwise(publish=False, vjp=_backward(GELU_TANH_BACKWARD, "input"), saves=("input",),
-           name="gelu_tanh", **inner.GELU_TANH, backward_name="GeluBackward0", **_FLOATS)  # fmt: skip
+@pointwise(
+    publish=False,
+    vjp=_backward(GELU_TANH_BACKWARD, "input"),
+    saves=("input",),
+    name="gelu_tanh",
+    **inner.GELU_TANH,
+    backward_name="GeluBackward0",
+    **_FLOATS,
+)
 def _gelu_tanh(input: Any) -> Any:
     inner = TANH_SCALE * (input + TANH_CUBIC * (input * input * input))
     return 0.5 * input * (1 + tanh(inner))

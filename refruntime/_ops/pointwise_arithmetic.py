@@ -16,9 +16,9 @@ import numpy as np
 from refruntime import _dtypes
 from refruntime._dispatch import call
 from refruntime._impl import TensorImpl
+from refruntime._ops import samples_inner as inner
 from refruntime._ops.backward import fused_backward
 from refruntime._ops.elementwise import pointwise
-from refruntime._ops import samples_inner as inner
 from refruntime._ops.opdef import NO_PARAMS, front, ops, require_tensor
 from refruntime._ops.samples import ErrorSample, Sample, T, binary, unary
 from refruntime.errors import ArgumentValueError, DTypeError, KernelMissingError, ShapeError
@@ -86,8 +86,14 @@ def sub_(input: Any, other: Any) -> Any:
     return input - other
 
 
-@pointwise(publish=False, name="sub_scaled", **inner.SUB_SCALED, backward_name="SubBackward0", refuse="b",
-           vjp=lambda g, n: (g, ops.mul(g, -n.alpha)))  # fmt: skip
+@pointwise(
+    publish=False,
+    name="sub_scaled",
+    **inner.SUB_SCALED,
+    backward_name="SubBackward0",
+    refuse="b",
+    vjp=lambda g, n: (g, ops.mul(g, -n.alpha)),
+)
 def _sub_scaled(input: Any, other: Any, *, alpha: Any) -> Any:
     return input - alpha * other
 
@@ -174,8 +180,13 @@ def _zero_vjp(g: Any, n: Any) -> Any:
     return zero, zero
 
 
-@pointwise(vjp=_zero_vjp, reference=np.floor_divide, samples=_integers(),
-           error_samples=_zero_division, refuse="b")  # fmt: skip
+@pointwise(
+    vjp=_zero_vjp,
+    reference=np.floor_divide,
+    samples=_integers(),
+    error_samples=_zero_division,
+    refuse="b",
+)
 def floor_divide(input: Any, other: Any) -> Any:
     """Return the quotient rounded down."""
     return input // other
@@ -192,9 +203,7 @@ TRUNC_DIVIDE: Any = _trunc_divide
 
 
 @front(DIV, inplace=True, aliases=("divide",))
-def div(
-    input: Any, other: Any, *, rounding_mode: str | None = None, out: Any = None
-) -> Any:
+def div(input: Any, other: Any, *, rounding_mode: str | None = None, out: Any = None) -> Any:
     """Return the quotient; `rounding_mode` is None, ``"trunc"`` or ``"floor"``."""
     if rounding_mode is None:
         return call(DIV, (input, other), NO_PARAMS, out)
@@ -350,16 +359,12 @@ ADDCDIV: Any = addcdiv_
 
 
 @front(ADDCMUL, inplace=True)
-def addcmul(
-    input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1, out: Any = None
-) -> Any:
+def addcmul(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1, out: Any = None) -> Any:
     """Return ``input + value * tensor1 * tensor2``."""
     return call(ADDCMUL, (input, tensor1, tensor2), {"value": value}, out)
 
 
 @front(ADDCDIV, inplace=True)
-def addcdiv(
-    input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1, out: Any = None
-) -> Any:
+def addcdiv(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1, out: Any = None) -> Any:
     """Return ``input + value * tensor1 / tensor2``."""
     return call(ADDCDIV, (input, tensor1, tensor2), {"value": value}, out)

@@ -17,9 +17,9 @@ import numpy as np
 from refruntime import _dtypes
 from refruntime._dispatch import call
 from refruntime._impl import TensorImpl
+from refruntime._ops import samples_inner as inner
 from refruntime._ops.backward import fused_backward
 from refruntime._ops.elementwise import pointwise
-from refruntime._ops import samples_inner as inner
 from refruntime._ops.opdef import NO_PARAMS, front, ops
 from refruntime._ops.samples import ErrorSample, Sample, T, binary, unary
 from refruntime.errors import DTypeError
@@ -241,8 +241,14 @@ def cube_backward(grad: Any, input: Any) -> Any:
 CUBE_BACKWARD: Any = cube_backward
 
 
-@pointwise(publish=False, name="cube", **inner.CUBE, vjp=lambda g, n: call(CUBE_BACKWARD, (g, n.input)),
-           saves=("input",), backward_name="PowBackward0")  # fmt: skip
+@pointwise(
+    publish=False,
+    name="cube",
+    **inner.CUBE,
+    vjp=lambda g, n: call(CUBE_BACKWARD, (g, n.input)),
+    saves=("input",),
+    backward_name="PowBackward0",
+)
 def _cube(input: Any) -> Any:
     return input * input * input
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from refruntime._dispatch import call
-from refruntime._ops.elementwise import pointwise
 from refruntime._ops import samples_inner as inner
+from refruntime._ops.elementwise import pointwise
 from refruntime._ops.opdef import NO_PARAMS, front, ops
 from refruntime._ops.samples import Sample, T, unary
 from refruntime.kernels.mathtable import ceil, floor, trunc

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from refruntime._dispatch import call
+from refruntime._ops import samples_inner as inner
 from refruntime._ops.backward import fused_backward
 from refruntime._ops.elementwise import pointwise
-from refruntime._ops import samples_inner as inner
 from refruntime._ops.opdef import METHODS, NO_PARAMS, front, ops
 from refruntime._ops.samples import ErrorSample, Sample, T, unary
 from refruntime.errors import ArgumentValueError
@@ -114,9 +114,15 @@ def logit_(input: Any) -> Any:
     return log(input / (1 - input))
 
 
-@pointwise(publish=False, name="logit_clamped", **inner.LOGIT_CLAMPED, result="float", saves=("input",),
-           vjp=lambda g, n: call(LOGIT_CLAMPED_BACKWARD, (g, n.input), {"eps": n.eps}),
-           backward_name="LogitBackward0")  # fmt: skip
+@pointwise(
+    publish=False,
+    name="logit_clamped",
+    **inner.LOGIT_CLAMPED,
+    result="float",
+    saves=("input",),
+    vjp=lambda g, n: call(LOGIT_CLAMPED_BACKWARD, (g, n.input), {"eps": n.eps}),
+    backward_name="LogitBackward0",
+)
 def _logit_clamped(input: Any, *, eps: Any) -> Any:
     bounded = eps if input < eps else 1 - eps if input > 1 - eps else input
     return log(bounded / (1 - bounded))

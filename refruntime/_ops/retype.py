@@ -220,7 +220,9 @@ CONJ = register(
         cpu=complexmath.conj,
         cuda=complexmath.conj,
         vjp=lambda g, n: ops.conj(g),
-        samples=lambda: [Sample((T((2,), _dtypes.complex64, values=[1 + 2j, -3j], grad=False),), grad=False)],
+        samples=lambda: [
+            Sample((T((2,), _dtypes.complex64, values=[1 + 2j, -3j], grad=False),), grad=False)
+        ],
         reference=np.conj,
     )
 )
@@ -258,6 +260,8 @@ def angle(input: Any, *, out: Any = None) -> Any:
     require_tensor("angle", input)
     if input.meta.dtype.is_complex:
         return ops.atan2(imag(input), real(input), out=out)
-    floats = input if input.meta.dtype.is_floating_point else ops.to(input, _dtypes.get_default_dtype())
+    floats = (
+        input if input.meta.dtype.is_floating_point else ops.to(input, _dtypes.get_default_dtype())
+    )
     turned = ops.where(ops.lt(floats, 0), math.pi, ops.mul(floats, 0))
     return turned if out is None else ops.copy_(out, turned)

@@ -7,6 +7,8 @@ calls that must be refused, with the exception type and a part of the message.
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,9 +16,11 @@ from typing import Any
 import numpy as np
 
 from refruntime import _dtypes
+from refruntime._dispatch import call
 from refruntime._dtypes import DType
 from refruntime._impl import AutogradMeta, TensorImpl, empty_impl, meta_of, wrap
 from refruntime._layout import contiguous_strides
+from refruntime._ops.opdef import OpDef, ops
 
 LAYOUTS = ("contiguous", "transposed", "strided", "expanded")
 
@@ -124,6 +128,18 @@ def binary(
         yield Sample(empty, dict(kwargs), grad=False, name="empty")
 
     return samples
+
+
+def front_of(op: OpDef, sample: Sample) -> Callable[..., Any]:
+    """Return what calls an op: the sample's own way, its front function, or the record itself."""
+    front = sample.call or getattr(ops, op.name, None) or getattr(ops, op.name + "_", None)
+    return front or (lambda *operands, **params: call(op, operands, params))
+
+
+def generator_of(op: OpDef, sample: Sample) -> np.random.Generator:
+    """Return the generator of a sample's numbers: the same in every process."""
+    text = re.sub(r" at 0x[0-9a-f]+", "", f"{op.name}{sample!r}")
+    return np.random.default_rng(zlib.crc32(text.encode()))
 
 
 # ---------------------------------------------------------------------------------------------

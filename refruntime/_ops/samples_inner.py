@@ -57,7 +57,7 @@ def _quotients() -> Iterable[Sample]:
 TRUNC_DIVIDE: dict[str, Any] = {
     "samples": _through("div", _quotients, grad=False, rounding_mode="trunc"),
     "error_samples": lambda: [
-        ErrorSample((T((2,)), T((2,)), "up"), RuntimeError, "rounding_mode", call=_rounded_quotient)
+        ErrorSample((T((2,)), T((2,)), "up"), ValueError, "rounding_mode", call=_rounded_quotient)
     ],
     "reference": lambda x, y: np.trunc(x / y),
 }
@@ -114,13 +114,12 @@ def _casts() -> Iterable[Sample]:
         for layout in ("contiguous", "transposed", "strided"):
             operand = T((3, 5), source, 0.0, 5.0, layout)
             yield Sample((operand, target), grad=False, name=layout, call=ops.to)
-    # There and back: the derivative of a cast is a cast, and float32 keeps these values.
-    whole = T((2, 3), values=[[1, -2, 3], [0, 5, -6]])
-    yield Sample((whole,), grad=False, name="back", call=_there_and_back, reference=lambda x: x)
+    # Derivative tests run in float64, from which complex numbers alone are a cast without loss.
+    yield Sample((T((2, 3)),), name="complex", call=_real_of_complex, reference=lambda x: x)
 
 
-def _there_and_back(input: Any) -> Any:
-    return ops.to(ops.to(input, _dtypes.float16), input.dtype)
+def _real_of_complex(input: Any) -> Any:
+    return ops.real(ops.to(input, _dtypes.complex128))
 
 
 COPY: dict[str, Any] = {"samples": _copies, "reference": lambda x: x}
@@ -136,7 +135,13 @@ def _assigned(input: Any, source: Any) -> Any:
 
 
 def _assignments() -> Iterable[Sample]:
-    for shape, source in (((3, 4), (3, 4)), ((3, 4), (4,)), ((2, 3), ()), ((), ()), ((2, 3), (2, 1))):
+    for shape, source in (
+        ((3, 4), (3, 4)),
+        ((3, 4), (4,)),
+        ((2, 3), ()),
+        ((), ()),
+        ((2, 3), (2, 1)),
+    ):
         yield Sample((T(shape), T(source)), call=_assigned)
     turned = T((4, 3), layout="transposed"), T((4, 3), layout="strided")
     yield Sample(turned, name="transposed-strided", call=_assigned)
@@ -147,7 +152,9 @@ def _assignments() -> Iterable[Sample]:
 ASSIGN: dict[str, Any] = {
     "samples": _assignments,
     "error_samples": lambda: [
-        ErrorSample((T((2, 3)), T((2,))), RuntimeError, "", call=_assigned),
+        ErrorSample(
+            (T((2, 3)), T((2,))), RuntimeError, "size of tensor|broadcast|does not", call=_assigned
+        ),
         ErrorSample((T((2,)), T((2, 2))), RuntimeError, "does not fit", call=_assigned),
     ],
     "reference": lambda x, source: np.broadcast_to(source, x.shape),

@@ -30,11 +30,11 @@ __all__ = [
     "set_grad_enabled",
 ]
 
-_dispatch.autograd = record  # type: ignore[assignment]
+_dispatch.autograd = record
 engine.calibrate()
 
 
-def Variable(tensor: object, requires_grad: bool = False) -> object:  # noqa: N802
+def Variable(tensor: object, requires_grad: bool = False) -> object:
     """Return `tensor`: variables and tensors are one thing since long; kept for old programs."""
     if requires_grad:
         tensor.requires_grad_(True)  # type: ignore[attr-defined]

@@ -11,7 +11,6 @@ Invariants
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from refruntime._impl import TensorImpl, TensorMeta, detached
 from refruntime._ops.opdef import ops

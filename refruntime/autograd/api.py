@@ -148,7 +148,9 @@ def _batched(
     for index in range(size):
         row = [ops.select(batch, 0, index) for batch in batches]
         keep = True if index < size - 1 else retain_graph
-        rows.append(grad(outs, wanted, row, keep, create_graph, allow_unused))
+        rows.append(
+            grad(outs, wanted, row, keep, create_graph=create_graph, allow_unused=allow_unused)
+        )
     return tuple(
         None if column[0] is None else ops.stack(list(column))
         for column in zip(*rows, strict=True)

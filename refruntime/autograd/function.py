@@ -67,6 +67,7 @@ class FunctionCtx(Node):
         )
 
     def apply(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the gradients of the operands from those of the outputs."""
         if self._saved is None:
             raise released(self)
         if self.materialize_grads:
@@ -94,6 +95,7 @@ class FunctionCtx(Node):
         return results[:expected]
 
     def release(self) -> None:
+        """Drop what was saved."""
         if self._saved:
             self._saved = None
 
@@ -238,6 +240,7 @@ class DelayedError(Node):
     """Raises when backward reaches it."""
 
     def apply(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the gradients of the operands from those of the outputs."""
         raise AutogradError(
             "once_differentiable",
             what="trying to differentiate twice a function that was marked with "

@@ -4,8 +4,8 @@ Method
 ------
 `gradcheck` compares, for each differentiable output, either the whole Jacobian with central
 differences (the default, as in torch), or, with ``fast_mode``, one random directional derivative:
-``v . J u`` from backward against ``v . (f(x + eps u) - f(x - eps u)) / 2 eps``. The second needs two
-evaluations whatever the size. `gradgradcheck` checks the backward itself the same way.
+``v . J u`` from backward against ``v . (f(x + eps u) - f(x - eps u)) / 2 eps``. The second needs
+two evaluations whatever the size. `gradgradcheck` checks the backward itself the same way.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def gradgradcheck(
     if grad_outputs is None:
         rng = np.random.default_rng(seed + 1)
         grad_outputs = [_random_like(output, rng) for output in outputs]
-    given = [grad_outputs] if isinstance(grad_outputs, TensorImpl) else list(grad_outputs)
+    single = isinstance(grad_outputs, TensorImpl)
+    given: list[Any] = [grad_outputs] if single else list(grad_outputs)
     for gradient in given:
         gradient.requires_grad_(True)
     count = len(arguments)
@@ -138,7 +139,9 @@ class _Problem:
         self.rng = rng
         for value in checked:
             if not is_differentiable(value.meta):
-                raise ArgumentValueError("gradcheck", expected="floating inputs", got=str(value.meta))
+                raise ArgumentValueError(
+                    "gradcheck", expected="floating inputs", got=str(value.meta)
+                )
 
     def outputs(self) -> list[TensorImpl]:
         return _differentiable(self.func(*self.arguments))
@@ -161,7 +164,8 @@ class _Problem:
         """Return the central difference of an output along a direction of all inputs."""
         high = self._shifted(number, directions, self.eps)
         low = self._shifted(number, directions, -self.eps)
-        return (high - low) / (2 * self.eps)
+        difference: Array = (high - low) / (2 * self.eps)
+        return difference
 
     def _shifted(self, number: int, directions: list[Array], step: float) -> Array:
         originals = [value.array().copy() for value in self.checked]
@@ -203,7 +207,8 @@ class _Problem:
                 numeric = self.difference(number, directions)
                 column = analytic[which][(..., *index)]
                 if not np.allclose(column, numeric, rtol=rtol, atol=atol, equal_nan=True):
-                    raise _mismatch(f"Jacobian for input {which} at {index}", number, column, numeric)
+                    where = f"Jacobian for input {which} at {index}"
+                    raise _mismatch(where, number, column, numeric)
 
     def _analytic_jacobian(self, number: int) -> list[Array]:
         shape = tuple(self.outputs()[number].meta.shape)

@@ -83,7 +83,7 @@ def _kept_operands(op: OpDef, target: TensorImpl, inputs: tuple[Any, ...]) -> tu
     return tuple(with_history if value is target else value for value in inputs)
 
 
-def _set_history(target: TensorImpl, node: Node) -> None:
+def _set_history(target: TensorImpl, node: OpNode) -> None:
     base = target.base
     if base is None:
         _replace_history(target, node, 0)
@@ -165,6 +165,7 @@ class AsStridedBackward0(Node):
         self._view = _dense_geometry(base.meta, view, _geometry(base, view)[2])
 
     def apply(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the gradients of the operands from those of the outputs."""
         if grads[0] is None:
             return (None,)
         meta = self._base_meta
@@ -187,6 +188,7 @@ class CopySlices(Node):
         self.inner = inner
 
     def apply(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the gradients of the operands from those of the outputs."""
         gradient = grads[0]
         if gradient is None:
             return (None,) * len(self.next_functions)
@@ -204,6 +206,7 @@ class CopySlices(Node):
         return (rest, *inner[1:])
 
     def release(self) -> None:
+        """Drop what was saved."""
         self.inner.release()
 
 

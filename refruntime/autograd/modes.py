@@ -131,6 +131,7 @@ class set_grad_enabled(_Mode):  # noqa: N801
         state.grad = self._mode
 
     def __call__(self, func: F) -> F:
+        """Decorate `func`; the mode that the constructor set ends here."""
         state.grad = self._previous
         return super().__call__(func)
 

@@ -135,6 +135,7 @@ class AccumulateGrad(Node):
         return (self.variable.meta,)
 
     def apply(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the gradients of the operands from those of the outputs."""
         from refruntime.autograd.accumulate import accumulate
 
         if grads[0] is not None:
@@ -203,12 +204,14 @@ class OpNode(Node):
     save_plan: tuple[tuple[str, int], ...] = ()
 
     def apply(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the gradients of the operands from those of the outputs."""
         vjp = self.op.vjp
         assert vjp is not None
         result = vjp(grads[0] if len(grads) == 1 else grads, self)
         return result if isinstance(result, tuple) else (result,)
 
     def release(self) -> None:
+        """Drop what was saved."""
         if self.save_plan:
             self.saved = None
 

@@ -169,7 +169,7 @@ def _assemble(
 ) -> Plan | None:
     table = _source_table(s, packing, s.channels, s.rows, itemsize)
     plane = prod(packing.size)
-    batch = 1 if direct else max(1, min(-(-BATCH_POSITIONS // plane), s.images // threads))
+    batch = 1 if direct else _even_batch(s.images, -(-BATCH_POSITIONS // plane), threads)
     phases = _phases(axes, packing)
     shape, single = tile_shape(itemsize), tile_shape(itemsize, 1)
     _set_batch(table, batch, plane, len(phases), shape.lanes, direct)
@@ -197,6 +197,12 @@ def _assemble(
         table, table.ctypes.data, panel_bytes, int(table[f.SLOT]) * slots, group_stride, row_stride,
         slots, owned,
     )  # fmt: skip
+
+
+def _even_batch(images: int, limit: int, threads: int) -> int:
+    """Return a batch of at most `limit` images that gives each thread the same number of them."""
+    each = max(1, images // threads)
+    return -(-each // -(-each // limit))
 
 
 def _source_table(

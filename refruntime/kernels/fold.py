@@ -9,8 +9,8 @@ one split takes (`per`), and the number of outputs (`kept`).
 
 Invariants
 ----------
-* Floats are folded in float64 and integers in int64, whatever the element type: a float32 sum is
-  rounded once, at its end.
+* Floats are folded in float64 and integers in int64, whatever the element type; sums of float32 add
+  up `CHUNK` elements in float32 first (a few additions in each vector lane).
 * The order of folding depends on shape and strides alone: splits have a fixed size and are merged
   in order, so a result does not depend on the number of threads.
 * A split writes its total as a partial (`final` = 0); `combine` merges and finishes them.
@@ -43,6 +43,9 @@ from refruntime.kernels.variants import (
 
 # Outputs that the column loop folds at a time: their totals stay in the first-level cache.
 TILE = 256
+# Elements that are folded in their own type before their total joins the wider one: a few additions
+# in each vector lane.
+CHUNK = 512
 
 _stack_f64 = stack_array("float64", TILE)
 _stack_i64 = stack_array("int64", TILE)
@@ -72,6 +75,8 @@ class Fold:
         ``finish(total, parameter, point)`` gives the output.
     counts : bool
         Whether totals are int64 for float elements too.
+    narrow : bool
+        Whether float32 (and half) elements may be folded in float32 for `CHUNK` elements at a time.
     """
 
     name: str
@@ -80,6 +85,7 @@ class Fold:
     merge: Any
     finish: Any = _as_it_is
     counts: bool = False
+    narrow: bool = False
 
 
 @device_function
@@ -243,22 +249,22 @@ def _log_at(total, parameter, point):  # type: ignore[no-untyped-def]
 
 _INF = math.inf
 
-SUM = Fold("sum", 0.0, _take_sum, _add)
-MEAN = Fold("mean", 0.0, _take_sum, _add, _scaled)
+SUM = Fold("sum", 0.0, _take_sum, _add, narrow=True)
+MEAN = Fold("mean", 0.0, _take_sum, _add, _scaled, narrow=True)
 NANSUM = Fold("nansum", 0.0, _take_number, _add)
 PRESENT = Fold("present", 0, _take_present, _add, counts=True)
 PROD = Fold("prod", 1.0, _take_product, _multiply)
-AMAX = Fold("amax", -_INF, _take_max, _merge_max)
-AMIN = Fold("amin", _INF, _take_min, _merge_min)
+AMAX = Fold("amax", -_INF, _take_max, _merge_max, narrow=True)
+AMIN = Fold("amin", _INF, _take_min, _merge_min, narrow=True)
 AMAX_INT = Fold("amax_int", -(2**63), _take_larger, _larger)
 AMIN_INT = Fold("amin_int", 2**63 - 1, _take_smaller, _smaller)
 ANY = Fold("any", 0, _take_any, _or, counts=True)
 ALL = Fold("all", 1, _take_all, _and, counts=True)
 NONZERO = Fold("nonzero", 0, _take_nonzero, _add, counts=True)
-NORM_1 = Fold("norm_1", 0.0, _take_absolute, _add)
+NORM_1 = Fold("norm_1", 0.0, _take_absolute, _add, narrow=True)
 NORM_2 = Fold("norm_2", 0.0, _take_square, _add, _root)
-NORM_INF = Fold("norm_inf", 0.0, _take_max_absolute, _merge_max)
-NORM_MINUS_INF = Fold("norm_minus_inf", _INF, _take_min_absolute, _merge_min)
+NORM_INF = Fold("norm_inf", 0.0, _take_max_absolute, _merge_max, narrow=True)
+NORM_MINUS_INF = Fold("norm_minus_inf", _INF, _take_min_absolute, _merge_min, narrow=True)
 NORM_P = Fold("norm_p", 0.0, _take_power, _add, _power_root)
 VAR = Fold("var", 0.0, _take_square, _add, _scaled)
 STD = Fold("std", 0.0, _take_square, _add, _scaled_root)
@@ -275,6 +281,9 @@ merge: Any = Placeholder("merge")
 finish: Any = Placeholder("finish")
 stack: Any = Placeholder("stack")
 widen: Any = Placeholder("widen")
+# In chunks of rows: the type of a chunk's total, and what elements are cast to.
+PART: Any = Placeholder("PART")
+number: Any = Placeholder("number")
 
 _RANGED = "void(int64, int64, int64, int64, float64, int64, int64, int64)"
 
@@ -297,14 +306,16 @@ def fold_rows(out, x, anchor, table, parameter, final, start, stop):  # type: ig
         total = ACC(FIRST)
         for i in range(split * per, min(r0, split * per + per)):
             row = base + i * t0
-            part = ACC(FIRST)
-            if t1 == 1:
-                for j in range(min(r1, limit - i * r1)):
-                    part = take(part, widen(load_T(p, row + j)), point)
-            else:
-                for j in range(min(r1, limit - i * r1)):
-                    part = take(part, widen(load_T(p, row + j * t1)), point)
-            total = merge(total, part)
+            n = min(r1, limit - i * r1)
+            for low in range(0, n, CHUNK):
+                part = PART(FIRST)
+                if t1 == 1:
+                    for j in range(low, min(n, low + CHUNK)):
+                        part = take(part, number(load_T(p, row + j)), point)
+                else:
+                    for j in range(low, min(n, low + CHUNK)):
+                        part = take(part, number(load_T(p, row + j * t1)), point)
+                total = merge(total, ACC(part))
         if final != 0:
             store_D(o, u, finish(total, parameter, point))
         else:
@@ -412,6 +423,8 @@ def fold_kernels(fold: Fold, element: DType, result: DType) -> FoldKernels:
 
 def _specialised(fold: Fold, element: DType, result: DType) -> FoldKernels:
     floating = element.is_floating_point and not fold.counts
+    wide = np.float64 if element.is_floating_point else np.int64
+    narrow = fold.narrow and floating and element is not _dtypes.float64
     bound: dict[str, Any] = {
         "T": element,
         "D": result,
@@ -420,7 +433,9 @@ def _specialised(fold: Fold, element: DType, result: DType) -> FoldKernels:
         "take": fold.take,
         "merge": fold.merge,
         "finish": fold.finish,
-        "widen": np.float64 if element.is_floating_point else np.int64,
+        "widen": wide,
+        "number": np.float32 if narrow else wide,
+        "PART": np.float32 if narrow else np.float64 if floating else np.int64,
         "stack": _stack_f64 if floating else _stack_i64,
     }
     return FoldKernels(

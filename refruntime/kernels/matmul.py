@@ -8,6 +8,7 @@ Invariants
 ----------
 * BLAS sees matrices with one unit stride; others are copied first, for NumPy's own loop over such
   layouts is a hundred times slower.
+* Stacks of small matrices go to `stack_product`, which BLAS serves one by one and slowly.
 * Half types are multiplied in float32 and rounded once. Integers use NumPy's exact loop.
 """
 
@@ -19,6 +20,7 @@ import numpy as np
 
 from refruntime._dtypes import DType
 from refruntime._impl import TensorImpl, empty_impl, meta_of
+from refruntime.kernels import stack_product
 from refruntime.kernels.copy import contiguous_impl, copy_cpu
 from refruntime.kernels.reduce import cast_impl
 
@@ -72,6 +74,9 @@ def _product(a: Array, b: Array, result: Array) -> None:
 def matmul_cpu(out: TensorImpl, a: TensorImpl, b: TensorImpl) -> None:
     """``a @ b`` for stacks of matrices whose leading dimensions broadcast."""
     dtype = _compute(out)
+    if out.meta.contiguous and stack_product.fits(out, a, b):
+        stack_product.stack_product_cpu(out, a, b)
+        return
     left, right = _operand(a, dtype), _operand(b, dtype)
     _deliver(out, lambda result: _product(left, right, result))
 

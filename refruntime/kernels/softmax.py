@@ -32,6 +32,7 @@ from refruntime.kernels.gpu import (
 )
 from refruntime.kernels.intrinsics import INTRINSICS
 from refruntime.kernels.reduce import GRAIN, into_contiguous
+from refruntime.kernels.reduce import logsumexp_cpu as reduce_logsumexp
 from refruntime.kernels.tiles import maximum, stack_array
 from refruntime.kernels.variants import (
     ACC,
@@ -252,6 +253,33 @@ def log_softmax_back_columns(out, g, y, n, inner, start, stop):  # type: ignore[
                 store_D(o, at, load_T(p, at) - exp(load_T(q, at)) * totals[c])
 
 
+@template(_COLUMNS)
+def log_sum_columns(out, x, n, inner, start, stop):  # type: ignore[no-untyped-def]
+    """``max + log(sum exp(x - max))`` of columns, `TILE` columns at a time."""
+    o = ptr_D(out)
+    p = ptr_T(x)
+    peaks = peak_of()
+    totals = total_of()
+    tiles = (inner + TILE - 1) // TILE
+    for u in range(start, stop):
+        low = (u % tiles) * TILE
+        width = min(TILE, inner - low)
+        base = (u // tiles) * n * inner + low
+        for c in range(width):
+            peaks[c] = ACC(-_INF)
+            totals[c] = ACC(0)
+        for j in range(n):
+            for c in range(width):
+                peaks[c] = maximum(peaks[c], ACC(load_T(p, base + j * inner + c)))
+        for c in range(width):
+            peaks[c] = ACC(0) if abs(peaks[c]) == ACC(_INF) else peaks[c]
+        for j in range(n):
+            for c in range(width):
+                totals[c] += exp(ACC(load_T(p, base + j * inner + c)) - peaks[c])
+        for c in range(width):
+            store_D(o, (u // tiles) * inner + low + c, log(totals[c]) + peaks[c])
+
+
 # ---------------------------------------------------------------------------------------------
 # The kernels of the ops, CPU
 
@@ -310,6 +338,24 @@ def softmax_cpu(out: TensorImpl, x: TensorImpl, *, dim: int, **_: Any) -> None:
 def log_softmax_cpu(out: TensorImpl, x: TensorImpl, *, dim: int, **_: Any) -> None:
     """The logarithm of softmax over `dim`."""
     _run(log_softmax_rows, log_softmax_columns, out, (x,), dim)
+
+
+@into_contiguous
+def logsumexp_cpu(out: TensorImpl, x: TensorImpl, *, dim: Any, **params: Any) -> None:
+    """``log(sum(exp(x)))`` over `dim`: by columns where they are contiguous, else as a reduction."""
+    if dim is None or len(dim) != 1 or not x.meta.contiguous or x.meta.dtype is not out.meta.dtype:
+        reduce_logsumexp(out, x, dim=dim, **params)
+        return
+    outer, n, inner = _split(x.meta, dim[0])
+    if inner == 1:
+        reduce_logsumexp(out, x, dim=dim, **params)
+        return
+    kernel = log_sum_columns.for_dtypes(**_bindings(x.meta.dtype, out.meta.dtype))
+    tiles = -(-inner // TILE)
+    launch.parallel_for(
+        kernel, outer * tiles, max(1, GRAIN // max(1, 4 * n * min(inner, TILE))), out.address(),
+        x.address(), n, inner,
+    )  # fmt: skip
 
 
 @into_contiguous

@@ -223,6 +223,12 @@ class _Emitter:
         return results
 
 
+@cache
+def outer_tile(element: str, rows: int | None = None) -> OuterTile:
+    """Return the outer-product tile of an element type, always the same object."""
+    return OuterTile(element, rows)
+
+
 class OuterTile(_Tile):
     """``c[m, j] = sum_k a[k, m] * b[k, j]`` for a tile of rows `m` and columns `j`.
 

@@ -2,15 +2,15 @@
 
 State
 -----
-`SparseTensor` holds two dense tensors: `_coordinates`, int64 of shape ``(sparse dimensions, n)``, and
-`_elements`, of shape ``(n, *dense dimensions)``.
+`SparseTensor` holds two dense tensors: `_coordinates`, int64 of shape ``(sparse dimensions, n)``,
+and `_elements`, of shape ``(n, *dense dimensions)``.
 
 Invariants
 ----------
 * History and gradients belong to the values, which are ordinary tensors; whatever is computed from
   a sparse tensor is computed from them by ordinary operators.
-* An operator that knows nothing of sparse tensors never sees one: the dispatcher hands calls over to
-  `SparseTensor.call_op`, which refuses what it has no rule for.
+* An operator that knows nothing of sparse tensors never sees one: the dispatcher hands calls over
+  to `SparseTensor.call_op`, which refuses what it has no rule for.
 * A coalesced tensor has its places in ascending order, each once.
 """
 

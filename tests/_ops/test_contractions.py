@@ -60,7 +60,11 @@ def test_sublists_name_dimensions_by_number():
 
 @pytest.mark.parametrize(
     ("equation", "match"),
-    [("ab,c->ac", "does not match"), ("ab,ab->abz", "unknown or repeated"), ("a,b,c->a", "operands")],
+    [
+        ("ab,c->ac", "does not match"),
+        ("ab,ab->abz", "unknown or repeated"),
+        ("a,b,c->a", "operands"),
+    ],
 )
 def test_bad_equations_are_refused(equation, match):
     with pytest.raises((RuntimeError, ValueError), match=match):

@@ -79,7 +79,7 @@ def test_second_backward_without_retain_raises():
     x = torch.ones(2, requires_grad=True)
     out = (x * x).sum()
     out.backward()
-    with pytest.raises(RuntimeError, match="second time.*retain_graph"):
+    with pytest.raises(RuntimeError, match=r"second time.*retain_graph"):
         out.backward()
 
 

@@ -99,7 +99,7 @@ def test_views_and_detach_share_the_version_counter_and_data_does_not():
 
 def test_out_argument_refuses_gradients():
     x = torch.ones(2, requires_grad=True)
-    with pytest.raises(RuntimeError, match="out=.*automatic differentiation"):
+    with pytest.raises(RuntimeError, match=r"out=.*automatic differentiation"):
         torch.add(x, x, out=torch.empty(2))
 
 

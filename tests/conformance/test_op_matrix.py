@@ -6,17 +6,15 @@ along random directions).
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 import numpy as np
 import pytest
 
 import refruntime as torch
-from refruntime._dispatch import call
 from refruntime._impl import TensorImpl
-from refruntime._ops.opdef import REGISTRY, ops
-from refruntime._ops.samples import realize
+from refruntime._ops.opdef import REGISTRY
+from refruntime._ops.samples import front_of, generator_of, realize
 
 CASES = [
     pytest.param(op, sample, id=f"{op.name}-{number}{'-' * bool(sample.name)}{sample.name}")
@@ -32,16 +30,6 @@ ERRORS = [
 ]
 
 
-def generator(op, sample) -> np.random.Generator:
-    return np.random.default_rng(zlib.crc32(f"{op.name}{sample!r}".encode()))
-
-
-def front_of(op, sample):
-    """What calls an op: the sample's own way, its front function, or else the record itself."""
-    front = sample.call or getattr(ops, op.name, None) or getattr(ops, op.name + "_", None)
-    return front or (lambda *operands, **params: call(op, operands, params))
-
-
 def to_numpy(value: Any) -> Any:
     if isinstance(value, TensorImpl):
         array = value.array().copy()
@@ -54,7 +42,11 @@ def to_numpy(value: Any) -> Any:
 
 
 def flat(value: Any) -> list[Any]:
-    return [item for part in value for item in flat(part)] if isinstance(value, (list, tuple)) else [value]
+    return (
+        [item for part in value for item in flat(part)]
+        if isinstance(value, (list, tuple))
+        else [value]
+    )
 
 
 @pytest.mark.filterwarnings("ignore:(invalid|divide|overflow).*:RuntimeWarning")
@@ -63,8 +55,8 @@ def test_forward_equals_the_numpy_reference(op, sample):
     reference = sample.reference or op.reference
     if reference is None:
         pytest.fail(f"{op.name} has samples and no NumPy reference")
-    args = realize(sample.args, generator(op, sample))
-    kwargs = realize(sample.kwargs, generator(op, sample))
+    args = realize(sample.args, generator_of(op, sample))
+    kwargs = realize(sample.kwargs, generator_of(op, sample))
     got = flat(front_of(op, sample)(*args, **kwargs))
     want = flat(reference(*to_numpy(args), **{k: to_numpy(v) for k, v in kwargs.items()}))
     assert len(got) == len(want)
@@ -76,10 +68,11 @@ def test_forward_equals_the_numpy_reference(op, sample):
 
 
 @pytest.mark.parametrize(
-    ("op", "sample"), [case for case in CASES if case.values[0].vjp is not None and case.values[1].grad]
+    ("op", "sample"),
+    [case for case in CASES if case.values[0].vjp is not None and case.values[1].grad],
 )
 def test_derivatives_to_order_two(op, sample):
-    args = realize(sample.args, generator(op, sample), torch.float64, requires_grad=True)
+    args = realize(sample.args, generator_of(op, sample), torch.float64, requires_grad=True)
     inputs = [x for x in flat(args) if isinstance(x, TensorImpl) and x.requires_grad]
     if not inputs:
         pytest.fail(f"{op.name}: a sample without differentiable tensors must say grad=False")
@@ -87,7 +80,9 @@ def test_derivatives_to_order_two(op, sample):
     def func(*leaves: Any) -> Any:
         replaced = iter(leaves)
         rebuilt = rebuild(args, replaced)
-        outputs = flat(front_of(op, sample)(*rebuilt, **realize(sample.kwargs, generator(op, sample))))
+        outputs = flat(
+            front_of(op, sample)(*rebuilt, **realize(sample.kwargs, generator_of(op, sample)))
+        )
         return [out for out in outputs if out.requires_grad]
 
     assert torch.autograd.gradcheck(func, inputs, fast_mode=True)
@@ -105,6 +100,6 @@ def rebuild(value: Any, leaves: Any) -> Any:
 
 @pytest.mark.parametrize(("op", "sample"), ERRORS)
 def test_bad_input_is_refused(op, sample):
-    args = realize(sample.args, generator(op, sample))
+    args = realize(sample.args, generator_of(op, sample))
     with pytest.raises(sample.error, match=sample.match):
         front_of(op, sample)(*args, **sample.kwargs)

@@ -11,17 +11,17 @@ import sys
 import warnings
 import zlib
 
-import numpy as np
-
 import refruntime as torch
 from refruntime._impl import TensorImpl
 from refruntime._native import compile_log
-from refruntime._ops.opdef import REGISTRY, ops
-from refruntime._ops.samples import realize
+from refruntime._ops.opdef import REGISTRY
+from refruntime._ops.samples import front_of, generator_of, realize
 
 
 def flat(value):
-    return [x for part in value for x in flat(part)] if isinstance(value, (list, tuple)) else [value]
+    return (
+        [x for part in value for x in flat(part)] if isinstance(value, (list, tuple)) else [value]
+    )
 
 
 def digest(values) -> int:
@@ -33,10 +33,9 @@ def digest(values) -> int:
 
 
 def run(op, sample) -> int:
-    rng = np.random.default_rng(zlib.crc32(f"{op.name}{sample!r}".encode()))
+    rng = generator_of(op, sample)
     args = realize(sample.args, rng, requires_grad=sample.grad)
-    front = getattr(ops, op.name, None) or getattr(ops, op.name + "_")
-    outputs = flat(front(*args, **realize(sample.kwargs, rng)))
+    outputs = flat(front_of(op, sample)(*args, **realize(sample.kwargs, rng)))
     leaves = [x for x in flat(args) if isinstance(x, TensorImpl) and x.requires_grad]
     recorded = [x for x in outputs if isinstance(x, TensorImpl) and x.requires_grad]
     if sample.grad and leaves and recorded:
