@@ -3,8 +3,8 @@
 ``import refruntime as torch`` gives a drop-in mini PyTorch. Importing it loads neither CuPy nor a
 CUDA JIT, and compiles nothing.
 
-The names of operators (``add``, ``matmul``, ...) come from the registry, `_ops.opdef.ops`; all other
-public names are listed here.
+The names of operators (``add``, ``matmul``, ...) come from the registry, `_ops.opdef.ops`; all
+other public names are listed here.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ sparse_coo = "torch.sparse_coo"
 
 _LAZY_MODULES = (
     "accelerator", "backends", "compat", "cuda", "distributions", "fft", "interop", "linalg",
-    "onnx", "testing", "viz",
+    "onnx", "special", "testing", "viz",
 )  # fmt: skip
 
 

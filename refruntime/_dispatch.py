@@ -102,7 +102,7 @@ def call(
     return op.run(op, inputs, params)
 
 
-_SCALARS = frozenset({float, int, bool, complex, type(None)})
+_SCALARS: frozenset[type] = frozenset({float, int, bool, complex, type(None)})
 
 
 def _call_unusual(op: OpDef, inputs: tuple[Any, ...], params: dict[str, Any]) -> Any:

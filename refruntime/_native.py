@@ -3,8 +3,9 @@
 State
 -----
 A `NativeKernel` holds a Python function and a signature; Numba is imported and the function
-compiled at the first call, then Numba's CPython wrapper (`entry`) is called directly, which skips the type
-dispatch (about 90 ns a call instead of 210). A `DeviceFunction` is compiled into its callers.
+compiled at the first call, then Numba's CPython wrapper (`entry`) is called directly, which skips
+the type dispatch (about 90 ns a call instead of 210). A `DeviceFunction` is compiled into its
+callers.
 
 Invariants
 ----------

@@ -17,7 +17,7 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -51,6 +51,10 @@ class Tensor(TensorImpl):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+
+    if TYPE_CHECKING:
+        # The operators' methods are installed from the registry when this module is loaded.
+        def __getattr__(self, name: str) -> Any: ...
 
     def __class_getitem__(cls, item: Any) -> Any:
         return cls

@@ -155,14 +155,18 @@ def _check(query: Any, key: Any, value: Any, mask: Any, causal: bool) -> None:
         )  # fmt: skip
 
 
-def _shared_heads(query: Any, other: Any) -> Any:
-    """Repeat heads of keys or values for the query heads that share them."""
+def _check_heads(query: Any, other: Any) -> None:
     heads, shared = query.meta.shape[-3], other.meta.shape[-3]
     if heads % shared:
         raise ShapeError(
             _OP, what="Number of heads in key and value must divide the number of heads in query",
             expected=f"a divisor of {heads}", got=shared, remedy="check num_key_value_heads",
         )  # fmt: skip
+
+
+def _shared_heads(query: Any, other: Any) -> Any:
+    """Repeat heads of keys or values for the query heads that share them."""
+    heads, shared = query.meta.shape[-3], other.meta.shape[-3]
     return other if heads == shared else ops.repeat_interleave(other, heads // shared, -3)
 
 
@@ -226,6 +230,9 @@ def scaled_dot_product_attention(
         Several query heads may share one head of keys and values.
     """
     _check(query, key, value, attn_mask, is_causal)
+    if enable_gqa:
+        _check_heads(query, key)
+        _check_heads(query, value)
     factor = 1.0 / math.sqrt(max(1, query.meta.shape[-1])) if scale is None else float(scale)
     if dropout_p == 0.0 and _fits(query, key, value, attn_mask, enable_gqa):
         return _fused(query, key, value, attn_mask, bool(is_causal), factor)

@@ -202,6 +202,8 @@ CONVOLUTION_WEIGHT = register(
 
 def spatial(op: str, name: str, value: Any, ndim: int) -> Ints:
     """Return a parameter with one entry a spatial dimension; one number stands for all."""
+    if type(value) is int:
+        return (value,) * ndim
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,) * ndim
     if len(values) == 1:
         values *= ndim

@@ -66,7 +66,7 @@ CAST = register(
         cpu=_copy_kernel(copy_cpu),
         cuda=_copy_kernel(copy_cuda),
         # The engine casts the gradient to the operand's dtype.
-        vjp=lambda g, n: g if n.metas[0].dtype.is_floating_point else None,
+        vjp=lambda g, n: g if n.metas[0].dtype.kind in "fc" else None,
         backward_name="ToCopyBackward0",
     )
 )

@@ -335,8 +335,13 @@ def linalg_lstsq(A: Any, B: Any, rcond: float | None = None, *, driver: Any = No
     right = ops.unsqueeze(B, -1) if vector else B
     solution, rank, values = call(LSTSQ, (A, right), {"rcond": rcond})
     rows, columns = A.meta.shape[-2:]
-    if rows <= columns or not bool(ops.all(ops.eq(rank, columns))):
-        residuals = ops.zeros((0,), dtype=values.dtype, device=values.device)
+    if (
+        driver in (None, "gelsy")
+        or rows <= columns
+        or not bool(ops.all(ops.eq(rank, columns)))
+    ):
+        # Empty, and with history all the same, as in torch.
+        residuals = ops.real(ops.narrow(ops.flatten(solution), 0, 0, 0))
     else:
         residuals = ops.sum(ops.square(ops.sub(ops.matmul(A, solution), right)), -2)
     if vector:

@@ -16,6 +16,7 @@ from refruntime._dispatch import call
 from refruntime._dtypes import DType
 from refruntime._impl import TensorMeta, meta_of
 from refruntime._layout import wrap_dim, wrap_dims
+from refruntime._ops import samples_complex as samples
 from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
 from refruntime.errors import ArgumentValueError, DTypeError, ShapeError
 from refruntime.kernels import fourier as kernels
@@ -61,15 +62,18 @@ def _real_vjp(g: Any, n: Any) -> Any:
 
 
 COMPLEX = register(
-    OpDef("fft_c2c", ("input",), infer=_complex_infer, cpu=kernels.complex_transform,
+    OpDef("fft_c2c", ("input",), **samples.COMPLEX, infer=_complex_infer,
+          cpu=kernels.complex_transform,
           cuda=kernels.complex_transform, vjp=_complex_vjp, backward_name="FftC2CBackward0")
 )  # fmt: skip
 HALF = register(
-    OpDef("fft_r2c", ("input",), infer=_half_infer, cpu=kernels.real_transform,
+    OpDef("fft_r2c", ("input",), **samples.HALF, infer=_half_infer,
+          cpu=kernels.real_transform,
           cuda=kernels.real_transform, vjp=_half_vjp, backward_name="FftR2CBackward0")
 )  # fmt: skip
 REAL = register(
-    OpDef("fft_c2r", ("input",), infer=_real_infer, cpu=kernels.to_real_transform,
+    OpDef("fft_c2r", ("input",), **samples.REAL, infer=_real_infer,
+          cpu=kernels.to_real_transform,
           cuda=kernels.to_real_transform, vjp=_real_vjp, backward_name="FftC2RBackward0")
 )  # fmt: skip
 

@@ -94,7 +94,7 @@ class OpDef:
     reference: Callable[..., Any] | None = None
     # What runs the op without autograd: set by `register`, replaced for pointwise ops by the route
     # that caches a plan for each combination of metas.
-    run: Callable[..., Any] = field(default=None, repr=False)  # type: ignore[assignment]
+    run: Any = field(default=None, repr=False)
     node_class: Any = field(default=None, repr=False)
     # Whether `vjp` gets the conjugates of complex values that were saved.
     conjugates: bool = field(default=False, repr=False)

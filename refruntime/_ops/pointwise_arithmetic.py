@@ -192,8 +192,8 @@ def floor_divide(input: Any, other: Any) -> Any:
     return input // other
 
 
-@pointwise(publish=False, name="trunc_divide", **inner.TRUNC_DIVIDE, backward_name="DivBackward2", vjp=_zero_vjp,
-           refuse="b")  # fmt: skip
+@pointwise(publish=False, name="trunc_divide", **inner.TRUNC_DIVIDE, refuse="b",
+           backward_name="DivBackward2", vjp=_zero_vjp)  # fmt: skip
 def _trunc_divide(input: Any, other: Any) -> Any:
     return truncdiv(input, other)
 

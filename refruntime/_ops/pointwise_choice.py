@@ -467,7 +467,18 @@ def heaviside(input: Any, values: Any) -> Any:
     return values if input == 0 else 1 if input > 0 else 0
 
 
-@pointwise(reference=np.nextafter, refuse="biu", samples=_heaviside_samples)
+def _nextafter_vjp(g: Any, n: Any) -> tuple[Any, Any]:
+    # The step has slope one where there is a step; where both are equal, torch gives zero.
+    return ops.masked_fill(g, ops.eq(n.input, n.other), 0), None
+
+
+def _nextafter_samples() -> Any:
+    yield Sample((T((4,), values=[-1.5, 0.0, 2.0, 0.5]), T((4,), values=[0.5, 1.0, -2, 3], grad=False)))
+    yield Sample((T((2,), values=[1.0, 2.0]), T((2,), values=[1.0, 3.0])), grad=False)
+
+
+@pointwise(vjp=_nextafter_vjp, saves=("input", "other"), reference=np.nextafter, refuse="biu",
+           samples=_nextafter_samples)  # fmt: skip
 def nextafter_(input: Any, other: Any) -> Any:
     """Return the next number after `input` in the direction of `other`."""
     return nextafter(input, other)

@@ -21,6 +21,7 @@ from refruntime.kernels.mathtable import (
     erfinv,
     exp,
     i0e,
+    i1e,
     lgamma,
     log,
     zeta,
@@ -226,15 +227,57 @@ def _i0e_reference(x: Any) -> Any:
     return np.i0(x) * np.exp(-np.abs(x)) if np.size(x) else np.zeros(np.shape(x))
 
 
-@pointwise(result="float", reference=lambda x: np.i0(x) if np.size(x) else np.zeros(np.shape(x)),
-           samples=lambda: (Sample(s.args, grad=False) for s in unary(-6.0, 6.0)()))  # fmt: skip
+def _i1_reference(x: Any) -> Any:
+    """Integrate ``exp(x cos t) cos t / pi`` over half a period, by the trapezoidal rule."""
+    angles = np.linspace(0, np.pi, 201)
+    weights = np.where((angles == 0) | (angles == np.pi), 0.5, 1.0) / 200
+    values = np.exp(np.asarray(x)[..., None] * np.cos(angles)) * np.cos(angles)
+    return (values * weights).sum(-1)
+
+
+def _over(value: Any, x: Any) -> Any:
+    """Return ``value / x`` for a value like ``x / 2`` near zero."""
+    zero = ops.eq(x, 0)
+    return ops.masked_fill(ops.div(value, ops.masked_fill(x, zero, 1)), zero, 0.5)
+
+
+def _i1_slope(x: Any) -> Any:
+    return ops.sub(ops.i0(x), _over(ops.i1(x), x))
+
+
+def _i1e_slope(x: Any, out: Any) -> Any:
+    turned = ops.add(ops.mul(out, ops.sgn(x)), _over(out, x))
+    return ops.sub(ops.i0e(x), turned)
+
+
+@pointwise(result="float", vjp=lambda g, n: ops.mul(g, ops.i1(n.input)), saves=("input",),
+           reference=lambda x: np.i0(x) if np.size(x) else np.zeros(np.shape(x)),
+           samples=unary(-6.0, 6.0))  # fmt: skip
 def i0(input: Any) -> Any:
     """Return the modified Bessel function of order 0."""
     return i0e(input) * exp(abs(input))
 
 
-@pointwise(result="float", reference=_i0e_reference, method=False, inplace=False,
-           samples=lambda: (Sample(s.args, grad=False) for s in unary(-6.0, 6.0)()))  # fmt: skip
+@pointwise(result="float", saves=("input", "out"), reference=_i0e_reference, method=False,
+           vjp=lambda g, n: ops.mul(g, ops.sub(ops.i1e(n.input),
+                                               ops.mul(ops.sgn(n.input), n.out))),
+           inplace=False, samples=unary(-6.0, 6.0))  # fmt: skip
 def i0e_(input: Any) -> Any:
     """Return ``exp(-abs(input))`` times the modified Bessel function of order 0."""
     return i0e(input)
+
+
+@pointwise(result="float", vjp=lambda g, n: ops.mul(g, _i1_slope(n.input)), saves=("input",),
+           reference=_i1_reference, method=False, inplace=False,
+           samples=unary(-6.0, 6.0))  # fmt: skip
+def i1(input: Any) -> Any:
+    """Return the modified Bessel function of order 1."""
+    return i1e(input) * exp(abs(input))
+
+
+@pointwise(result="float", vjp=lambda g, n: ops.mul(g, _i1e_slope(n.input, n.out)),
+           saves=("input", "out"), reference=lambda x: _i1_reference(x) * np.exp(-np.abs(x)),
+           method=False, inplace=False, samples=unary(-6.0, 6.0))  # fmt: skip
+def i1e_(input: Any) -> Any:
+    """Return ``exp(-abs(input))`` times the modified Bessel function of order 1."""
+    return i1e(input)

@@ -17,6 +17,7 @@ from refruntime import _dtypes
 from refruntime._dispatch import call
 from refruntime._dtypes import DType
 from refruntime._impl import TensorImpl, TensorMeta, alias, meta_of
+from refruntime._ops import samples_complex
 from refruntime._ops import samples_inner as inner
 from refruntime._ops.opdef import (
     NO_PARAMS,
@@ -220,10 +221,7 @@ CONJ = register(
         cpu=complexmath.conj,
         cuda=complexmath.conj,
         vjp=lambda g, n: ops.conj(g),
-        samples=lambda: [
-            Sample((T((2,), _dtypes.complex64, values=[1 + 2j, -3j], grad=False),), grad=False)
-        ],
-        reference=np.conj,
+        **samples_complex.CONJ,
     )
 )
 

@@ -307,7 +307,9 @@ PAD: dict[str, Any] = {
 
 
 def _reduce(loss: Any, reduction: str) -> Any:
-    return {"none": lambda v: v, "mean": np.mean, "sum": np.sum}[reduction](loss)
+    if reduction == "none":
+        return loss
+    return np.mean(loss) if reduction == "mean" else np.sum(loss)
 
 
 def _pair(loss: Any) -> Any:
@@ -392,7 +394,7 @@ def _bce_logits(
     return _reduce(loss, reduction)
 
 
-_PROBABILITIES = {"low": 0.05, "high": 0.95}
+_PROBABILITIES: dict[str, Any] = {"low": 0.05, "high": 0.95}
 _SHAPES = ErrorSample((T((2,)), T((3,))), ValueError, "must be the same as input size")
 BCE: dict[str, Any] = {
     "samples": lambda: [

@@ -49,7 +49,7 @@ def sum_to_shape(gradient: TensorImpl, shape: tuple[int, ...], name: str) -> Ten
     ]
     if dims:
         gradient = ops.sum(gradient, dims, True)
-    return ops.view(gradient, shape) if extra else gradient  # type: ignore[no-any-return]
+    return ops.view(gradient, shape) if extra else gradient
 
 
 def accumulate(leaf: TensorImpl, gradient: TensorImpl) -> None:

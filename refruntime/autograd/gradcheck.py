@@ -172,7 +172,8 @@ class _Problem:
         try:
             for value, direction in zip(self.checked, directions, strict=True):
                 value.array()[...] += step * direction
-            return ops.detach(self.outputs()[number]).array().astype(np.float64).copy()
+            values: Array = ops.detach(self.outputs()[number]).array().astype(np.float64).copy()
+            return values
         finally:
             for value, original in zip(self.checked, originals, strict=True):
                 value.array()[...] = original

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -59,7 +59,8 @@ class _Mode:
 
     def __call__(self, func: F) -> F:
         if inspect.isgeneratorfunction(func):
-            return self._decorate_generator(func)
+            generator: F = self._decorate_generator(func)
+            return generator
 
         @functools.wraps(func)
         def decorated(*args: Any, **kwargs: Any) -> Any:
@@ -70,7 +71,7 @@ class _Mode:
 
     def _decorate_generator(self, func: Any) -> Any:
         @functools.wraps(func)
-        def decorated(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        def decorated(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
             generator = func(*args, **kwargs)
             step: Callable[[], Any] = functools.partial(next, generator)
             while True:

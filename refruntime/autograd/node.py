@@ -269,13 +269,19 @@ def _make_node_class(op: OpDef) -> type[OpNode]:
     namespace: dict[str, Any] = {"__slots__": (), "op": op, "__doc__": f"The node of {op.name}."}
     for position, name in enumerate(op.saves):
         plan.append(_save_step(op, names, name))
-        namespace[name] = property(
-            (lambda self, position=position: _conjugate(self.unpack(position)))
-            if op.conjugates
-            else (lambda self, position=position: self.unpack(position))
-        )
+        namespace[name] = _saved_property(position, op.conjugates)
     namespace["save_plan"] = tuple(plan)
     return type(op.node_name, (OpNode,), namespace)
+
+
+def _saved_property(position: int, conjugates: bool) -> property:
+    """Return the property of a node class that unpacks a saved value."""
+
+    def unpack(self: OpNode) -> Any:
+        value = self.unpack(position)
+        return _conjugate(value) if conjugates else value
+
+    return property(unpack)
 
 
 def _save_step(op: OpDef, names: list[str], name: str) -> tuple[str, int]:

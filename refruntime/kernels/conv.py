@@ -86,17 +86,19 @@ def correlate_cpu(
     bindings = _bindings(x.meta.dtype, out.meta.dtype)
     compute = x.meta.dtype.compute
     plan = plan_correlation(shape, compute.itemsize, bool(bindings["PLAIN"]), config.num_threads)
-    panels = _scratch(plan.panel_bytes)
+    # One allocation: the panels, then the slots' scratch memory on a cache line of its own.
+    start = -(-plan.panel_bytes // 64) * 64
+    memory = _scratch(start + plan.scratch_bytes)
+    panels = memory.address()
     flops = 2 * out.meta.numel * shape.channels * prod(shape.kernel)
     launch.parallel_for(
         pack_panels.for_dtypes(**bindings), shape.groups, max(1, GRAIN // plan.group_stride),
-        panels.address(), weight.address(), plan.address, plan.group_stride, plan.row_stride,
+        panels, weight.address(), plan.address, plan.group_stride, plan.row_stride,
     )  # fmt: skip
-    scratch = _scratch(plan.scratch_bytes)
     launch.parallel_for(
         correlate.for_dtypes(**bindings), plan.slots, _work_grain(flops, plan.slots),
-        out.address(), x.address(), 0 if bias is None else bias.address(), panels.address(),
-        plan.address, scratch.address(),
+        out.address(), x.address(), 0 if bias is None else bias.address(), panels, plan.address,
+        panels + start,
     )  # fmt: skip
 
 

@@ -424,7 +424,8 @@ def fold_kernels(fold: Fold, element: DType, result: DType) -> FoldKernels:
 def _specialised(fold: Fold, element: DType, result: DType) -> FoldKernels:
     floating = element.is_floating_point and not fold.counts
     wide = np.float64 if element.is_floating_point else np.int64
-    narrow = fold.narrow and floating and element is not _dtypes.float64
+    # A float64 result, such as the mean that a variance is taken from, wants all digits.
+    narrow = fold.narrow and floating and _dtypes.float64 not in (element, result)
     bound: dict[str, Any] = {
         "T": element,
         "D": result,

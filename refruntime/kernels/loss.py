@@ -18,8 +18,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from refruntime import _dtypes
 from refruntime._impl import TensorImpl, empty_impl, meta_of
 from refruntime._native import device_function, ptr_f64, ptr_i64
@@ -41,6 +39,7 @@ from refruntime.kernels.variants import (
     ACC,
     Placeholder,
     load_T,
+    ptr_ACC,
     ptr_T,
     store_T,
     template,
@@ -108,6 +107,27 @@ def pair_sums(sums, x, t, n, parameter, start, stop):  # type: ignore[no-untyped
         for i in range(block * BLOCK, min(n, block * BLOCK + BLOCK)):
             total += loss_of(load_T(p, i), load_T(q, i), parameter)
         s[block] = total
+
+
+@template("void(int64, int64, int64, int64, float64)")
+def finish_losses(out, weights, sums, blocks, divisor):  # type: ignore[no-untyped-def]
+    """Add the blocks' sums in order and divide; by the sum of weights if `divisor` is below 0.
+
+    Blocks with weights are pairs of a sum and a weight, and the sum of weights goes to `weights`.
+    """
+    o = ptr_T(out)
+    s = ptr_f64(sums)
+    step = 1 if weights == 0 else 2
+    total = 0.0
+    weight = 0.0
+    for block in range(blocks):
+        total += s[step * block]
+        if weights != 0:
+            weight += s[step * block + 1]
+    if weights != 0:
+        ptr_ACC(weights)[0] = ACC(weight)
+    if out != 0:
+        store_T(o, 0, total / (weight if divisor < 0.0 else divisor))
 
 
 @template("int64(" + "int64, " * 10 + "int64)")
@@ -192,17 +212,11 @@ def pair_loss_cpu(loss: Any) -> Callable[..., None]:
             pair_sums.for_dtypes(**bound), blocks, GRAIN // BLOCK, sums.address(), x.address(),
             t.address(), n, parameter,
         )  # fmt: skip
-        _write_scalar(out, _in_order(sums.array()), n if reduction == "mean" else 1)
+        finish_losses.for_dtypes(T=dtype, ACC=dtype.compute)(
+            out.address(), 0, sums.address(), blocks, float(n) if reduction == "mean" else 1.0
+        )
 
     return kernel
-
-
-def _in_order(values: np.ndarray[Any, Any]) -> float:
-    return float(values.sum()) if values.size else 0.0
-
-
-def _write_scalar(out: TensorImpl, total: float, divisor: float) -> None:
-    out.array()[...] = total / divisor if divisor else math.nan
 
 
 def _extents(x: TensorImpl) -> tuple[int, int, int]:
@@ -243,10 +257,10 @@ def nll_loss_cpu(
     )  # fmt: skip
     if status == OUT_OF_RANGE:
         raise_outside(target, classes, ignore_index)
-    total, weights = sums.array().sum(axis=0) if blocks else (0.0, 0.0)
-    out[1].array()[...] = weights
-    if reduction != "none":
-        _write_scalar(out[0], total, weights if reduction == "mean" else 1)
+    finish_losses.for_dtypes(T=x.meta.dtype, ACC=x.meta.dtype.compute)(
+        0 if reduction == "none" else out[0].address(), out[1].address(), sums.address(), blocks,
+        -1.0 if reduction == "mean" else 1.0,
+    )  # fmt: skip
 
 
 def raise_outside(target: TensorImpl, classes: int, ignore_index: int) -> None:

@@ -175,6 +175,8 @@ _add(Function("lgamma", "n", "n", "lgamma_float({0})", "lgamma({0})"))
 _add(Function("digamma", "n", "n", "{C}(digamma({0}))", "{C}(digamma({0}))"))
 _add(Function("zeta", "nn", "n", "{C}(hurwitz_zeta({0}, {1}))", "{C}(hurwitz_zeta({0}, {1}))"))
 _add(Function("i0e", "n", "n", "{C}(bessel_i0e({0}))", "{C}(bessel_i0e({0}))"))
+_add(Function("i1e", "n", "n", "{C}(bessel_i1e({0}))", "{C}(bessel_i1e({0}))"))
+_add(Function("erfcx", "n", "n", "{C}(scaled_erfc({0}))", "{C}(scaled_erfc({0}))"))
 _add(Function("nextafter", "nn", "n", "next_after_f{w}({0}, {1})", "nextafter({0}, {1})"))
 
 # What `numba.cuda` calls these, where that is not what the CPU's table says.
@@ -208,7 +210,8 @@ DEVICE: dict[str, str] = {
     "isinf": "math.isinf({0})",
     "isfinite": "math.isfinite({0})",
     "signbit": "math.copysign({C}(1), {0}) < {C}(0)",
-    "erfinv": "", "digamma": "", "zeta": "", "i0e": "", "nextafter": "",
+    "erfinv": "", "digamma": "", "zeta": "", "i0e": "", "i1e": "", "erfcx": "",
+    "nextafter": "",
 }  # fmt: skip
 INTEGER_DEVICE: dict[str, str] = {
     "floordiv": "{C}({0} // {1})",

@@ -8,23 +8,30 @@ Invariants
 ----------
 * BLAS sees matrices with one unit stride; others are copied first, for NumPy's own loop over such
   layouts is a hundred times slower.
-* Stacks of small matrices go to `stack_product`, which BLAS serves one by one and slowly.
+* Small matrices, and stacks of them, go to `stack_product`; vectors to the loops here.
 * Half types are multiplied in float32 and rounded once. Integers use NumPy's exact loop.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from refruntime._dtypes import DType
 from refruntime._impl import TensorImpl, empty_impl, meta_of
-from refruntime.kernels import stack_product
+from refruntime._native import NativeKernel
+from refruntime.kernels import launch
 from refruntime.kernels.copy import contiguous_impl, copy_cpu
-from refruntime.kernels.reduce import cast_impl
+from refruntime.kernels.reduce import GRAIN, cast_impl
+from refruntime.kernels.stack_product import plan_of
+from refruntime.kernels.variants import ACC, load_T, ptr_T, store_T, template
 
 Array = np.ndarray[Any, Any]
+
+# Products that are summed in the computing type before their sum joins the wider one.
+CHUNK = 1024
 
 
 def _blas_ready(x: TensorImpl) -> bool:
@@ -73,24 +80,63 @@ def _product(a: Array, b: Array, result: Array) -> None:
 
 def matmul_cpu(out: TensorImpl, a: TensorImpl, b: TensorImpl) -> None:
     """``a @ b`` for stacks of matrices whose leading dimensions broadcast."""
-    dtype = _compute(out)
-    if out.meta.contiguous and stack_product.fits(out, a, b):
-        stack_product.stack_product_cpu(out, a, b)
+    plan = plan_of(out.meta, a.meta, b.meta)
+    if plan is not None:
+        plan.run(out, a, b)
         return
+    dtype = _compute(out)
     left, right = _operand(a, dtype), _operand(b, dtype)
     _deliver(out, lambda result: _product(left, right, result))
 
 
+@template("void(" + "int64, " * 8 + "int64)")
+def rows_by_vector(out, a, b, k, row, column, step, start, stop):  # type: ignore[no-untyped-def]
+    """Multiply rows with a vector; sums go over chunks in the computing type, then in float64."""
+    o = ptr_T(out)
+    p = ptr_T(a)
+    q = ptr_T(b)
+    for i in range(start, stop):
+        total = 0.0
+        for low in range(0, k, CHUNK):
+            part = ACC(0)
+            if column == 1 and step == 1:
+                for j in range(low, min(k, low + CHUNK)):
+                    part += load_T(p, i * row + j) * load_T(q, j)
+            else:
+                for j in range(low, min(k, low + CHUNK)):
+                    part += load_T(p, i * row + j * column) * load_T(q, j * step)
+            total += part
+        store_T(o, i, total)
+
+
+@cache
+def _rows_by_vector(dtype: DType) -> NativeKernel:
+    return rows_by_vector.for_dtypes(T=dtype, ACC=dtype.compute)
+
+
 def mv_cpu(out: TensorImpl, a: TensorImpl, b: TensorImpl) -> None:
     """Matrix times vector."""
-    dtype = _compute(out)
-    left, right = _operand(a, dtype), _operand(b, dtype)
+    dtype = out.meta.dtype
+    (m, k), (row, column) = a.meta.shape, a.meta.strides
+    if dtype.is_floating_point and out.meta.contiguous and (column == 1 or m * k <= CHUNK):
+        launch.parallel_for(
+            _rows_by_vector(dtype), m, max(1, GRAIN // max(1, k)), out.address(), a.address(),
+            b.address(), k, row, column, b.meta.strides[0],
+        )  # fmt: skip
+        return
+    left, right = _operand(a, dtype.compute), _operand(b, dtype.compute)
     _deliver(out, lambda result: np.matmul(left, right, out=result))
 
 
 def dot_cpu(out: TensorImpl, a: TensorImpl, b: TensorImpl) -> None:
     """Inner product of two vectors."""
-    dtype = _compute(out)
+    dtype = out.meta.dtype
+    if dtype.is_floating_point:
+        _rows_by_vector(dtype)(
+            out.address(), a.address(), b.address(), a.meta.numel, 0, a.meta.strides[0],
+            b.meta.strides[0], 0, 1,
+        )  # fmt: skip
+        return
     left, right = _operand(a, dtype), _operand(b, dtype)
 
     def fill(result: Array) -> None:
@@ -138,20 +184,52 @@ def _scaled_copy(base: Array, beta: Any, aliased: bool) -> Array:
     return base.copy() if aliased else base
 
 
+@template("void(int64, int64, int64, int64, int64)")
+def add_to_rows(out, bias, n, start, stop):  # type: ignore[no-untyped-def]
+    """Add a vector to each row."""
+    o = ptr_T(out)
+    b = ptr_T(bias)
+    for row in range(start, stop):
+        for j in range(row * n, row * n + n):
+            store_T(o, j, load_T(o, j) + load_T(b, j - row * n))
+
+
+@cache
+def _add_to_rows(dtype: DType) -> NativeKernel:
+    return add_to_rows.for_dtypes(T=dtype)
+
+
 def linear_cpu(
     out: TensorImpl, x: TensorImpl, weight: TensorImpl, bias: TensorImpl | None
 ) -> None:
     """``x @ weight.T + bias`` over the last dimension."""
     dtype = _compute(out)
-    left, right = _operand(x, dtype), _operand(weight, dtype).T
-    shift = None if bias is None else cast_impl(bias, dtype).array()
+    plan = plan_of(out.meta, x.meta, weight.meta, True) if weight.meta.ndim == 2 else None
+    if plan is not None:
+        plan.run(out, x, weight)
+    else:
+        left, right = _operand(x, dtype), _operand(weight, dtype).T
+        _deliver(out, lambda result: _rows_product(left, right, result))
+    if bias is not None:
+        _add_bias(out, bias)
 
-    def fill(result: Array) -> None:
-        if left.ndim == 1:
-            np.matmul(left, right, out=result)
-        else:
-            _product(left, right, result)
-        if shift is not None:
-            np.add(result, shift, out=result)
 
-    _deliver(out, fill)
+def _rows_product(left: Array, right: Array, result: Array) -> None:
+    if left.ndim == 1:
+        np.matmul(left, right, out=result)
+    else:
+        _product(left, right, result)
+
+
+def _add_bias(out: TensorImpl, bias: TensorImpl) -> None:
+    meta = out.meta
+    n = meta.shape[-1] if meta.ndim else 1
+    if meta.dtype.is_floating_point and meta.contiguous and bias.meta.shape == (n,):
+        bias = contiguous_impl(bias)
+        launch.parallel_for(
+            _add_to_rows(meta.dtype), meta.numel // n if n else 0, max(1, GRAIN // max(1, n)),
+            out.address(), bias.address(), n,
+        )  # fmt: skip
+        return
+    result = out.array()
+    np.add(result, bias.array(), out=result)

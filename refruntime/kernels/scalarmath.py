@@ -298,3 +298,37 @@ def bessel_i0e(x):  # type: ignore[no-untyped-def]
         term *= (2 * k - 1) * (2 * k - 1) / (8.0 * k * x)
         total += term
     return total / math.sqrt(2 * math.pi * x)
+
+
+@device_function
+def bessel_i1e(x):  # type: ignore[no-untyped-def]
+    """exp(-abs(x)) I1(x), in float64: the power series, or Hankel's expansion for large x."""
+    size = abs(np.float64(x))
+    if size == math.inf:
+        return 0.0
+    term = 1.0
+    total = 1.0
+    if size < 20.0:
+        quarter = size * size / 4
+        for k in range(1, 60):
+            term *= quarter / (k * (k + 1.0))
+            total += term
+        total *= size / 2 * math.exp(-size)
+    else:
+        for k in range(1, 20):
+            term *= ((2 * k - 1) * (2 * k - 1) - 4) / (8.0 * k * size)
+            total += term
+        total /= math.sqrt(2 * math.pi * size)
+    return math.copysign(total, np.float64(x))
+
+
+@device_function
+def scaled_erfc(x):  # type: ignore[no-untyped-def]
+    """exp(x**2) erfc(x), in float64: the product itself, or a continued fraction for large x."""
+    x = np.float64(x)
+    if not x > 5.0:
+        return math.exp(x * x) * math.erfc(x)
+    below = x
+    for k in range(40, 0, -1):
+        below = x + 0.5 * k / below
+    return 1.0 / (math.sqrt(math.pi) * below)

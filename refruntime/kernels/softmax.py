@@ -342,7 +342,7 @@ def log_softmax_cpu(out: TensorImpl, x: TensorImpl, *, dim: int, **_: Any) -> No
 
 @into_contiguous
 def logsumexp_cpu(out: TensorImpl, x: TensorImpl, *, dim: Any, **params: Any) -> None:
-    """``log(sum(exp(x)))`` over `dim`: by columns where they are contiguous, else as a reduction."""
+    """``log(sum(exp(x)))`` over `dim`: by columns where contiguous, else as a reduction."""
     if dim is None or len(dim) != 1 or not x.meta.contiguous or x.meta.dtype is not out.meta.dtype:
         reduce_logsumexp(out, x, dim=dim, **params)
         return

@@ -162,6 +162,8 @@ class Template:
         self.signature = signature
         self._fastmath = fastmath
         self._variants: dict[tuple[Any, ...], NativeKernel] = {}
+        # By the bindings in the order of the call, which spares sorting them.
+        self._calls: dict[tuple[Any, ...], NativeKernel] = {}
 
     def for_dtypes(self, **bindings: Any) -> NativeKernel:
         """Return the kernel for these dtypes (and other bindings), always the same object.
@@ -171,6 +173,13 @@ class Template:
         KernelMissingError
             If a dtype has no CPU kernels.
         """
+        call = tuple(bindings.items())
+        found = self._calls.get(call)
+        if found is None:
+            found = self._calls[call] = self._variant(bindings)
+        return found
+
+    def _variant(self, bindings: dict[str, Any]) -> NativeKernel:
         key = _key(bindings)
         found = self._variants.get(key)
         if found is None:

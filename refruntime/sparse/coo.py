@@ -37,8 +37,8 @@ class SparseTensor(Tensor):
     """A tensor of which only some elements are stored; the others are zero."""
 
     rules: ClassVar[dict[str, Rule]] = {}
-    _coordinates: Tensor
-    _elements: Tensor
+    _coordinates: Any
+    _elements: Any
     _coalesced: bool
 
     is_sparse = True
@@ -72,7 +72,7 @@ class SparseTensor(Tensor):
 
     def dense_dim(self) -> int:
         """Return how many dimensions each value has."""
-        return self._elements.dim() - 1
+        return int(self._elements.dim()) - 1
 
     def _nnz(self) -> int:
         return int(self._elements.shape[0])
@@ -117,7 +117,7 @@ class SparseTensor(Tensor):
         """Refuse: there is no memory that holds all elements."""
         raise _no_memory("address")
 
-    def __repr__(self, *, tensor_contents: str | None = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         indices = repr(self._coordinates).replace("\n", "\n" + " " * 15)
         values = repr(self._elements).replace("\n", "\n" + " " * 14)
         return (
@@ -130,7 +130,7 @@ class SparseTensor(Tensor):
     @property
     def requires_grad(self) -> bool:
         """Whether gradients flow to the values."""
-        return self._elements.requires_grad
+        return bool(self._elements.requires_grad)
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
@@ -144,7 +144,7 @@ class SparseTensor(Tensor):
     @property
     def is_leaf(self) -> bool:
         """Whether no recorded operation made the values."""
-        return self._elements.is_leaf
+        return bool(self._elements.is_leaf)
 
     @property
     def grad_fn(self) -> Any:

@@ -144,13 +144,25 @@ def _sum(input: Any, *, dim: Any = None, keepdim: bool = False, dtype: Any = Non
     return total(input, dim, dtype)
 
 
+def _transpose(input: Any, dim0: int, dim1: int) -> Any:
+    return input.transpose(dim0, dim1)
+
+
+def _on_values(name: str) -> Any:
+    """Make the rule of a function that is zero at zero: it acts on the values alone."""
+
+    def rule(input: Any) -> Any:
+        once = input.coalesce()
+        return once._with(getattr(ops, name)(once.values()))
+
+    return rule
+
+
 SparseTensor.rules.update(
     mm=mm, mv=_matmul, bmm=_matmul, addmm=addmm, add=add, sub=subtract, mul=multiply, div=divide,
-    sum=_sum, neg=lambda input: multiply(input, -1),
-    transpose=lambda input, dim0, dim1: input.transpose(dim0, dim1),
+    sum=_sum, transpose=_transpose,
 )  # fmt: skip
-for _name in ("abs", "sqrt", "square", "relu", "sin", "tanh", "sign", "expm1", "log1p"):
-    # Functions that are zero at zero act on the values alone, each place stored once.
-    SparseTensor.rules[_name] = lambda input, _name=_name: input.coalesce()._with(
-        getattr(ops, _name)(input.coalesce().values())
-    )
+SparseTensor.rules.update(
+    {name: _on_values(name)
+     for name in ("abs", "expm1", "log1p", "neg", "relu", "sign", "sin", "sqrt", "square", "tanh")}
+)  # fmt: skip

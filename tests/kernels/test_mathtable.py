@@ -124,6 +124,26 @@ def test_scaled_bessel_function():
     assert got[7] == 0.0
 
 
+def test_scaled_bessel_function_of_order_one():
+    x = np.array([0.0, 0.5, -3.0, 12.0, 19.9, 20.1, np.inf])
+    got = apply(["i1e"], [x], _dtypes.float64)["i1e"]
+    # Its integral representation, by the trapezoidal rule, which converges fast for it.
+    angles = np.linspace(0, math.pi, 401)
+    weights = np.where((angles == 0) | (angles == math.pi), 0.5, 1.0) / 400
+    values = np.exp(x[:6, None] * np.cos(angles) - np.abs(x[:6, None])) * np.cos(angles)
+    np.testing.assert_allclose(got[:6], (values * weights).sum(-1), 1e-12, 1e-16)
+    assert got[6] == 0.0
+
+
+def test_scaled_complementary_error_function():
+    x = np.array([-2.0, 0.0, 1.0, 4.9, 5.1, 10.0, 1e10, np.inf])
+    got = apply(["erfcx"], [x], _dtypes.float64)["erfcx"]
+    expected = [math.exp(v * v) * math.erfc(v) for v in x[:6]]
+    np.testing.assert_allclose(got[:6], expected, 1e-13)
+    assert got[6] == pytest.approx(1 / (1e10 * math.sqrt(math.pi)), rel=1e-14)
+    assert got[7] == 0.0
+
+
 def test_lgamma_at_whole_numbers_and_poles():
     x = [1.0, 2.0, 5.0, 0.0, -3.0, -np.inf, np.inf]
     got = apply(["lgamma"], [x], _dtypes.float64)["lgamma"]

@@ -171,6 +171,32 @@ DEVICE double bessel_i0e(double x) {
     return total / sqrt(2.0 * PI * x);
 }
 
+DEVICE double bessel_i1e(double x) {
+    double size = fabs(x);
+    if (size == INFINITE) return 0.0;
+    double term = 1.0, total = 1.0;
+    if (size < 20.0) {
+        double quarter = size * size / 4.0;
+        for (int k = 1; k < 60; ++k) {
+            term *= quarter / (k * (k + 1.0));
+            total += term;
+        }
+        return copysign(total * size / 2.0 * exp(-size), x);
+    }
+    for (int k = 1; k < 20; ++k) {
+        term *= ((2 * k - 1) * (2 * k - 1) - 4) / (8.0 * k * size);
+        total += term;
+    }
+    return copysign(total / sqrt(2.0 * PI * size), x);
+}
+
+DEVICE double scaled_erfc(double x) {
+    if (!(x > 5.0)) return exp(x * x) * erfc(x);
+    double below = x;
+    for (int k = 40; k > 0; --k) below = x + 0.5 * k / below;
+    return 1.0 / (sqrt(PI) * below);
+}
+
 #ifdef REFRUNTIME_HOST
 // CUDA has these; the host's library has not.
 template <typename C> C rsqrt(C x) { return C(1) / sqrt(x); }

@@ -94,44 +94,51 @@ def embedding_bag(
             "embedding_bag: per_sample_weights was not None; expected mode='sum', "
             f"got mode='{mode}'"
         )
-    ends = _bag_ends(input, offsets, include_last_offset)
+    if not weight.is_floating_point() and input.is_floating_point():
+        # The order of an early version of torch, which still takes it.
+        input, weight = weight, input
+    bags, count = _bags(input, offsets, include_last_offset)
     flat = input.reshape(-1)
-    rows = ops.index_select(weight, 0, flat)
+    if padding_idx is not None:
+        counted = flat != padding_idx % weight.shape[0]
+        flat, bags = flat[counted], bags[counted]
+        if per_sample_weights is not None:
+            per_sample_weights = per_sample_weights.reshape(-1)[counted]
+    rows = ops.embedding(weight, flat, -1, scale_grad_by_freq, sparse)
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.reshape(-1, 1)
-    counted = None if padding_idx is None else flat != padding_idx % weight.shape[0]
-    begins = [0, *ends[:-1]]
-    bags = [
-        _reduce_bag(rows[begin:end], None if counted is None else counted[begin:end], mode)
-        for begin, end in zip(begins, ends, strict=True)
-    ]
-    return ops.stack(bags, 0)
+    return _reduced_bags(rows, bags, count, mode)
 
 
-def _bag_ends(input: Any, offsets: Any, include_last: bool) -> list[int]:
-    """Return where each bag ends in the flat list of indices."""
+def _bags(input: Any, offsets: Any, include_last: bool) -> tuple[Any, int]:
+    """Return the bag of each entry of the flat list of indices, and the number of bags."""
     if input.dim() == 2:
         if offsets is not None:
             raise ArgumentValueError(
                 "embedding_bag", what="if input is 2D, then offsets has to be None"
             )
-        return [input.shape[1] * (i + 1) for i in range(input.shape[0])]
+        rows = ops.arange(input.shape[0], device=input.device)
+        return ops.repeat_interleave(rows, input.shape[1]), input.shape[0]
     if offsets is None:
         raise ArgumentValueError(
             "embedding_bag", what="offsets has to be a 1D Tensor but got None"
         )
-    starts = [int(n) for n in offsets.tolist()]
-    return starts[1:] if include_last else [*starts[1:], input.numel()]
+    begins = offsets[:-1] if include_last else offsets
+    entries = ops.arange(input.numel(), dtype=begins.dtype, device=begins.device)
+    return ops.searchsorted(begins, entries, right=True) - 1, begins.shape[0]
 
 
-def _reduce_bag(rows: Any, counted: Any, mode: str) -> Any:
-    if counted is not None:
-        rows = rows[counted]
-    if not rows.shape[0]:
-        return rows.sum(0)
+def _reduced_bags(rows: Any, bags: Any, count: int, mode: str) -> Any:
+    """Join the rows of each bag; an empty bag gives zeros."""
+    zeros = ops.zeros((count, rows.shape[1]), dtype=rows.dtype, device=rows.device)
     if mode == "max":
-        return rows.max(0)[0]
-    return rows.sum(0) if mode == "sum" else rows.mean(0)
+        places = bags.unsqueeze(1).expand_as(rows)
+        return ops.scatter_reduce(zeros, 0, places, rows, "amax", include_self=False)
+    sums = ops.index_add(zeros, 0, bags, rows)
+    if mode == "sum":
+        return sums
+    sizes = ops.bincount(bags, minlength=count).clamp(min=1)
+    return sums / sizes.unsqueeze(1)
 
 
 def one_hot(tensor: Any, num_classes: int = -1) -> Any:

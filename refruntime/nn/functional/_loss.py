@@ -286,7 +286,7 @@ def multi_margin_loss(
 ) -> Any:
     """Return the mean over the other classes of max(0, margin - x[target] + x[class]) ** p."""
     reduction = legacy_reduction(size_average, reduce, reduction)
-    rows = input.unsqueeze(0) if input.dim() == 1 else input
+    rows = input.reshape(1, -1) if input.dim() < 2 else input
     places = target.reshape(-1, 1)
     gaps = (margin - rows.gather(1, places) + rows).clamp(min=0)
     gaps = gaps.pow(p) if p != 1 else gaps
@@ -294,7 +294,7 @@ def multi_margin_loss(
         gaps = gaps * weight[places]
     own = ops.zeros_like(rows).scatter_(1, places, 1.0)
     loss = (gaps * (1 - own)).sum(1) / rows.shape[1]
-    return reduced(loss.squeeze(0) if input.dim() == 1 else loss, reduction)
+    return reduced(loss.squeeze(0) if input.dim() < 2 else loss, reduction)
 
 
 def multilabel_margin_loss(
@@ -306,7 +306,7 @@ def multilabel_margin_loss(
 ) -> Any:
     """Return the hinge loss between target classes and all others; targets end at the first -1."""
     reduction = legacy_reduction(size_average, reduce, reduction)
-    rows = input.unsqueeze(0) if input.dim() == 1 else input
+    rows = input.reshape(1, -1) if input.dim() < 2 else input
     labels = target.reshape(rows.shape)
     valid = ops.cumprod((labels >= 0).to(rows.dtype), 1)
     places = labels.clamp(min=0)
