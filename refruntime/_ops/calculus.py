@@ -53,7 +53,7 @@ def gradient(input: Any, *, spacing: Any = None, dim: Any = None, edge_order: in
     input : Tensor
         The samples.
     spacing : number, or a sequence of numbers or of tensors
-        The distance of samples, one for all dimensions or one each; or their coordinates. Default 1.
+        The distance of samples (default 1), one for all dimensions or one each; or coordinates.
     dim : int or sequence of int, optional
         The dimensions; default all.
     edge_order : int
@@ -82,7 +82,10 @@ def _slope(x: Any, dim: int, spacing: Any, order: int) -> Any:
         )  # fmt: skip
     if not x.dtype.is_floating_point and not x.dtype.is_complex:
         x = ops.to(x, ops.mul(x, 1.0).dtype)
-    at = lambda start, count=1: ops.narrow(x, dim, start, count)  # noqa: E731
+
+    def at(start: int, count: int = 1) -> Any:
+        return ops.narrow(x, dim, start, count)
+
     if not isinstance(spacing, TensorImpl):
         h0 = h1 = first = second = last = before = spacing
     else:

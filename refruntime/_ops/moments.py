@@ -15,6 +15,7 @@ from refruntime import _dtypes
 from refruntime._dispatch import call
 from refruntime._dtypes import DType
 from refruntime._impl import TensorMeta
+from refruntime._layout import wrap_dim
 from refruntime._ops import samples_reduce as samples
 from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
 from refruntime._ops.reductions import Dims, count_of, dims_of, reduced_meta, restored, spread
@@ -255,6 +256,19 @@ def norm(
         )
     order = 2.0 if p is None or p == "fro" else float(p)
     return linalg_vector_norm(input, order, dim, keepdim, dtype=dtype, out=out)
+
+
+@front(inplace=True)
+def renorm(input: Any, p: float, dim: int, maxnorm: float, *, out: Any = None) -> Any:
+    """Shorten the slices along `dim` whose `p`-norm is above `maxnorm` to that norm."""
+    require_tensor("renorm", input)
+    dim = wrap_dim(dim, input.dim(), "renorm")
+    others = [d for d in range(input.dim()) if d != dim]
+    size = linalg_vector_norm(input, p, others, True)
+    longer = ops.gt(size, maxnorm)
+    # The small term is torch's: it keeps the result below the bound.
+    factor = ops.where(longer, ops.div(maxnorm, ops.add(size, 1e-7)), 1.0)
+    return ops.mul(input, ops.to(factor, input.dtype), out=out)
 
 
 @front()

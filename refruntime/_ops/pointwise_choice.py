@@ -473,7 +473,8 @@ def _nextafter_vjp(g: Any, n: Any) -> tuple[Any, Any]:
 
 
 def _nextafter_samples() -> Any:
-    yield Sample((T((4,), values=[-1.5, 0.0, 2.0, 0.5]), T((4,), values=[0.5, 1.0, -2, 3], grad=False)))
+    other = T((4,), values=[0.5, 1.0, -2, 3], grad=False)
+    yield Sample((T((4,), values=[-1.5, 0.0, 2.0, 0.5]), other))
     yield Sample((T((2,), values=[1.0, 2.0]), T((2,), values=[1.0, 3.0])), grad=False)
 
 

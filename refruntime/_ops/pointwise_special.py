@@ -13,7 +13,7 @@ from refruntime._ops.backward import fused_backward
 from refruntime._ops.elementwise import pointwise
 from refruntime._ops.opdef import METHODS, NO_PARAMS, front, ops
 from refruntime._ops.samples import ErrorSample, Sample, T, unary
-from refruntime.errors import ArgumentValueError
+from refruntime.errors import ArgumentValueError, AutogradError
 from refruntime.kernels.mathtable import (
     digamma,
     erf,
@@ -211,9 +211,29 @@ def polygamma(n: int, input: Any, *, out: Any = None) -> Any:
 METHODS["polygamma"] = lambda self, n: polygamma(n, self)
 
 
-@pointwise(result="float", reference=lambda s, q: _polygamma_reference(1, q), method=False,
-           inplace=False,
-           samples=lambda: [Sample((2.0, T((5,), low=0.5, high=4.0)), grad=False)])  # fmt: skip
+def _zeta_vjp(g: Any, n: Any) -> Any:
+    if n.needs[0]:
+        raise AutogradError(
+            "zeta", what="the derivative for 'input' is not implemented",
+            expected="an 'other' that requires grad", got="an 'input' that does",
+            remedy="detach 'input'",
+        )  # fmt: skip
+    slope = ops.mul(n.input, ops.zeta(ops.add(n.input, 1), n.other))
+    return None, ops.neg(ops.mul(g, slope))
+
+
+def _zeta_reference(s: Any, q: Any) -> Any:
+    return _polygamma_reference(1, q) if np.all(s == 2) else _polygamma_reference(2, q) / -2
+
+
+def _zeta_samples() -> Any:
+    for power in (2.0, 3.0):
+        exponents = T((5,), values=[power] * 5, grad=False)
+        yield Sample((exponents, T((5,), low=0.5, high=4.0)))
+
+
+@pointwise(result="float", reference=_zeta_reference, method=False, vjp=_zeta_vjp,
+           saves=("input", "other"), inplace=False, samples=_zeta_samples)  # fmt: skip
 def zeta_(input: Any, other: Any) -> Any:
     """Return Hurwitz's zeta function, the sum of ``(other + k) ** -input``."""
     return zeta(input, other)

@@ -176,8 +176,8 @@ LSTSQ: dict[str, Any] = {
 
 def _eliminated(a: Any) -> tuple[Any, Any]:
     """Eliminate column by column; pivots count rows from one."""
-    lu, rows, columns = a.copy(), *a.shape
-    pivots = np.zeros(min(rows, columns), int)
+    lu = a.copy()
+    pivots = np.zeros(min(a.shape), np.int64)
     for step in range(len(pivots)):
         row = step + int(np.argmax(np.abs(lu[step:, step])))
         lu[[step, row]], pivots[step] = lu[[row, step]], row + 1

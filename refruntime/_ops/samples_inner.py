@@ -20,9 +20,12 @@ Ints = tuple[int, ...]
 
 
 def _through(
-    name: str, given: Callable[[], Iterable[Sample]], *, grad: bool = True, **kwargs: Any
+    name: str, given: Callable[[], Iterable[Sample]], *, flat: bool = False, **kwargs: Any
 ) -> Callable[[], Iterable[Sample]]:
-    """Return samples that call ``ops.name`` with keyword arguments the reference does not see."""
+    """Return samples that call ``ops.name`` with keyword arguments the reference does not see.
+
+    `flat` marks a function of steps: its first derivative is zero and has none of its own.
+    """
 
     def calling(*args: Any) -> Any:
         return getattr(ops, name)(*args, **kwargs)
@@ -30,8 +33,8 @@ def _through(
     def samples() -> Iterable[Sample]:
         for sample in given():
             yield Sample(
-                sample.args, grad=sample.grad and grad, gradgrad=sample.gradgrad, name=sample.name,
-                call=calling,
+                sample.args, grad=sample.grad, gradgrad=sample.gradgrad and not flat,
+                name=sample.name, call=calling,
             )  # fmt: skip
 
     return samples
@@ -50,12 +53,13 @@ SUB_SCALED: dict[str, Any] = {
 
 def _quotients() -> Iterable[Sample]:
     for dtype in (_dtypes.int64, _dtypes.int8):
-        yield Sample((T((4,), dtype, values=[-7, 7, -7, 7]), T((4,), dtype, values=[2, 2, -2, -2])))
+        pair = T((4,), dtype, values=[-7, 7, -7, 7]), T((4,), dtype, values=[2, 2, -2, -2])
+        yield Sample(pair, grad=False)
     yield Sample((T((3, 4), low=-6, high=6), T((4,), low=1, high=3)))
 
 
 TRUNC_DIVIDE: dict[str, Any] = {
-    "samples": _through("div", _quotients, grad=False, rounding_mode="trunc"),
+    "samples": _through("div", _quotients, flat=True, rounding_mode="trunc"),
     "error_samples": lambda: [
         ErrorSample((T((2,)), T((2,)), "up"), ValueError, "rounding_mode", call=_rounded_quotient)
     ],
@@ -75,11 +79,11 @@ CUBE: dict[str, Any] = {
     "reference": np.power,
 }
 ROUND_DECIMALS: dict[str, Any] = {
-    "samples": _through("round", unary(-3.0, 3.0), decimals=1, grad=False),
+    "samples": _through("round", unary(-3.0, 3.0), decimals=1, flat=True),
     "reference": lambda x: np.round(x, 1),
 }
 ROUND_TENS: dict[str, Any] = {
-    "samples": _through("round", unary(-99.0, 99.0), decimals=-1, grad=False),
+    "samples": _through("round", unary(-99.0, 99.0), decimals=-1, flat=True),
     "reference": lambda x: np.round(x, -1),
 }
 LOGIT_CLAMPED: dict[str, Any] = {
@@ -244,7 +248,8 @@ def _weight_gradient(
     g = grad.reshape(len(grad), groups, rows, *grad.shape[2:])
     for tap in np.ndindex(*kernel):
         spans = zip(tap, grad.shape[2:], stride, dilation, strict=True)
-        met = wide[(..., *(slice(t * d, t * d + (n - 1) * s + 1, s) for t, n, s, d in spans))]
+        place: Any = (..., *(slice(t * d, t * d + (n - 1) * s + 1, s) for t, n, s, d in spans))
+        met = wide[place]
         met = met.reshape(len(x), groups, columns, *met.shape[2:])
         result[(..., *tap)] = np.einsum(f"ngo{spatial},ngc{spatial}->goc", g, met)
     return result.reshape(grad.shape[1], columns, *kernel)

@@ -9,6 +9,7 @@ Invariants
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -140,6 +141,54 @@ def cumsum(input: Any, dim: int, *, dtype: DType | None = None, out: Any = None)
 def cumprod(input: Any, dim: int, *, dtype: DType | None = None, out: Any = None) -> Any:
     """Return running products along a dimension."""
     return _running(CUMPROD, input, dim, True, dtype, out)
+
+
+def _log_infer(input: TensorMeta, *, dim: int) -> TensorMeta:
+    floats = input.dtype.is_floating_point
+    dtype = input.dtype if floats else _dtypes.get_default_dtype()
+    return meta_of(input.shape, dtype, input.device)
+
+
+def _log_vjp(g: Any, n: Any) -> Any:
+    """Sum ``g exp(x - out)`` from the end, in logarithms, for either sign of `g` apart."""
+    parts = []
+    for sign in (1, -1):
+        size = ops.clamp(ops.mul(g, sign), min=0)
+        logs = ops.masked_fill(ops.log(size), ops.eq(size, 0), -math.inf)
+        later = ops.flip(ops.sub(logs, n.out), (n.dim,)) if g.dim() else ops.sub(logs, n.out)
+        total = ops.logcumsumexp(later, n.dim)
+        total = ops.flip(total, (n.dim,)) if g.dim() else total
+        parts.append(ops.exp(ops.add(total, n.input)))
+    return ops.sub(*parts)
+
+
+LOGCUMSUMEXP = register(
+    OpDef(
+        "logcumsumexp",
+        ("input",),
+        infer=_log_infer,
+        cpu=scan.log_running_cpu,
+        cuda=scan.log_running_cuda,
+        vjp=_log_vjp,
+        saves=("input", "out"),
+        samples=lambda: [
+            Sample((T((5,)), 0), gradgrad=False),
+            Sample((T((3, 4), low=-30, high=30), 1), gradgrad=False),
+            Sample((T((2, 3, 2), layout="strided"), -2), gradgrad=False),
+        ],
+        error_samples=lambda: _ERRORS,
+        reference=lambda x, dim: np.logaddexp.accumulate(x, dim),
+        autocast="float32",
+    )
+)
+
+
+@front(LOGCUMSUMEXP)
+def logcumsumexp(input: Any, dim: int, *, out: Any = None) -> Any:
+    """Return the logarithms of running sums of exponentials, safe from overflow."""
+    require_tensor("logcumsumexp", input)
+    params = {"dim": wrap_dim(dim, input.meta.ndim, "logcumsumexp")}
+    return call(LOGCUMSUMEXP, (input,), params, out)
 
 
 # ---------------------------------------------------------------------------------------------

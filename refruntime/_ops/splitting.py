@@ -146,7 +146,7 @@ SPLIT = register(
 )
 
 
-@front(SPLIT)
+@front(SPLIT, aliases=("unsafe_split_with_sizes",))
 def split_with_sizes(input: Any, split_sizes: Any, dim: int = 0) -> tuple[Any, ...]:
     """Return pieces of the given sizes along a dimension."""
     require_tensor("split", input)
@@ -172,7 +172,7 @@ def _split_dim(op: str, input: TensorImpl, dim: int) -> int:
     return wrap_dim(dim, input.meta.ndim, op)
 
 
-@front(SPLIT)
+@front(SPLIT, aliases=("unsafe_split",))
 def split(input: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Any, ...]:
     """Return pieces of one size (the last may be smaller), or of the sizes in a list."""
     if isinstance(split_size_or_sections, (list, tuple)):
@@ -195,7 +195,7 @@ def _even_sizes(op: str, total: int, size: int) -> list[int]:
     return [min(size, total - start) for start in range(0, total, size)]
 
 
-@front(SPLIT)
+@front(SPLIT, aliases=("unsafe_chunk",))
 def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Any, ...]:
     """Return at most `chunks` pieces of equal size; the last may be smaller."""
     require_tensor("chunk", input)

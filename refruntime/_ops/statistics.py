@@ -330,9 +330,10 @@ def histogram(
     """
     require_tensor("histogram", input)
     if isinstance(bins, TensorImpl):
-        edges = bins
+        edges: Any = bins
     else:
-        low, high = _range("histogram", input, *(range or (0.0, 0.0)), 0.5)
+        first, last = range or (0.0, 0.0)
+        low, high = _range("histogram", input, first, last, 0.5)
         edges = ops.linspace(low, high, bins + 1, dtype=input.dtype, device=input.device)
     places, inside = _bins(input, edges)
     weights = None if weight is None else ops.reshape(weight, (-1,))[inside]

@@ -234,19 +234,15 @@ def _run_job(out, bias, packed, columns, panels, g, job, base, here, group):  # 
         here_packed = packed + p0 * size_ACC
         panel = first_panel
         row = 0
-        for _ in range(g[PANELS]):
-            count = min(g[TILE_ROWS], g[ROWS] - row)
-            _run_tiles(panel, here_packed, g, job, columns, n, True)
+        # One loop for panels and single rows: each tile is then compiled into the kernel once.
+        for index in range(g[PANELS] + g[SINGLES]):
+            height = g[TILE_ROWS] if index < g[PANELS] else 1
+            count = min(height, g[ROWS] - row)
+            _run_tiles(panel, here_packed, g, job, columns, n, index < g[PANELS])
             to = base + row * g[OUT_SIZE]
             _copy_lines(out, columns, bias, g, job, to, group * g[ROWS] + row, count, l0, l1)
-            panel += g[TILE_ROWS] * taps_bytes
+            panel += height * taps_bytes
             row += count
-        for _ in range(g[SINGLES]):
-            _run_tiles(panel, here_packed, g, job, columns, n, False)
-            to = base + row * g[OUT_SIZE]
-            _copy_lines(out, columns, bias, g, job, to, group * g[ROWS] + row, 1, l0, l1)
-            panel += taps_bytes
-            row += 1
 
 
 @template("void(" + "int64, " * 7 + "int64)")

@@ -21,14 +21,37 @@ from typing import Any
 import numpy as np
 
 from refruntime._impl import TensorImpl
-from refruntime._native import ptr_i64
+from refruntime._native import ptr_i32, ptr_i64
 from refruntime.kernels import launch
 from refruntime.kernels.copy import contiguous_impl
 from refruntime.kernels.reduce import GRAIN, into_contiguous
-from refruntime.kernels.variants import T, load_T, ptr_T, store_T, template
+from refruntime.kernels.variants import (
+    T,
+    device_template,
+    load_T,
+    ptr_ACC,
+    ptr_T,
+    store_T,
+    template,
+)
 
 Array = np.ndarray[Any, Any]
 Window = tuple[tuple[int, int], ...]
+
+
+@device_template
+def _largest_of_rows(best, row_of, p, base, rows, width, first):  # type: ignore[no-untyped-def]
+    """For each column the largest element of some rows, and which row it is in; vectorised."""
+    begin, end, step = rows
+    for x in range(width):
+        best[x] = load_T(p, base + begin * width + x) if first else best[x]
+        row_of[x] = begin if first else row_of[x]
+    for row in range(begin, end, step):
+        for x in range(width):
+            value = load_T(p, base + row * width + x)
+            wins = value > best[x] or value != value
+            best[x] = value if wins else best[x]
+            row_of[x] = row if wins else row_of[x]
 
 
 @template("void(" + "int64, " * 6 + "int64)")
@@ -40,34 +63,40 @@ def max_pool_planes(out, places, x, table, windows, start, stop):  # type: ignor
     """
     g = ptr_i64(table)
     height, width = g[1], g[2]
-    size = g[0] * height * width
-    deep, high, wide = g[3], g[4], g[5]
+    deep, high, wide, step = g[3], g[4], g[5], g[8]
     bounds_d = ptr_i64(windows)
     bounds_h = ptr_i64(windows + 16 * deep)
     bounds_w = ptr_i64(windows + 16 * (deep + high))
-    p = ptr_T(x)
-    o = ptr_T(out)
-    place = ptr_i64(places)
+    p, o, place = ptr_T(x), ptr_T(out), ptr_i64(places)
+    values = np.empty(width, T)
+    rows = np.empty(width, np.int32)
+    best, row_of = ptr_ACC(values.ctypes.data), ptr_i32(rows.ctypes.data)
     for plane in range(start, stop):
-        base = plane * size
+        base = plane * g[0] * height * width
         to = plane * deep * high * wide
         for d in range(deep):
             for h in range(high):
+                for z in range(bounds_d[2 * d], bounds_d[2 * d + 1], g[6]):
+                    bounds = (z * height + bounds_h[2 * h], z * height + bounds_h[2 * h + 1], g[7])
+                    _largest_of_rows(best, row_of, p, base, bounds, width, z == bounds_d[2 * d])
                 for w in range(wide):
-                    first_w = bounds_w[2 * w]
-                    at = (bounds_d[2 * d] * height + bounds_h[2 * h]) * width + first_w
-                    best = load_T(p, base + at)
-                    for z in range(bounds_d[2 * d], bounds_d[2 * d + 1], g[6]):
-                        for y in range(bounds_h[2 * h], bounds_h[2 * h + 1], g[7]):
-                            row = (z * height + y) * width
-                            for i in range(row + first_w, row + bounds_w[2 * w + 1], g[8]):
-                                value = load_T(p, base + i)
-                                if value > best or value != value:
-                                    best = value
-                                    at = i
-                    store_T(o, to, best)
-                    place[to] = at
+                    at = bounds_w[2 * w]
+                    largest, row = best[at], row_of[at]
+                    for i in range(at + step, bounds_w[2 * w + 1], step):
+                        # Of equal elements the first in row-major order: the one in an earlier row.
+                        # No branches: which element wins is hard to predict.
+                        value, row_i = best[i], row_of[i]
+                        earlier = (value == largest) & (row_i < row)
+                        wins = (value > largest) | (value != value) | earlier
+                        largest = value if wins else largest
+                        row = row_i if wins else row
+                        at = i if wins else at
+                    store_T(o, to, largest)
+                    place[to] = row * width + at
                     to += 1
+    # Keeps the buffers alive to here: the compiler sees no use through the pointers.
+    values[0] = T(0)
+    rows[0] = 0
 
 
 @template("void(" + "int64, " * 6 + "int64)")
@@ -186,7 +215,7 @@ def max_pool_cpu(
     if not out[0].meta.numel:
         return
     launch.parallel_for(
-        max_pool_planes.for_dtypes(T=x.meta.dtype), x.meta.numel // size,
+        max_pool_planes.for_dtypes(T=x.meta.dtype, ACC=x.meta.dtype.compute), x.meta.numel // size,
         max(1, GRAIN // (2 * size)), out[0].address(), out[1].address(), x.address(),
         table.ctypes.data, bounds.ctypes.data,
     )  # fmt: skip

@@ -64,9 +64,20 @@ def multiply_step(total, value):  # type: ignore[no-untyped-def]
     return total * value
 
 
-@template("void(int64, int64, int64, int64, int64, int64, int64)", fastmath=frozenset())
+@device_function
+def log_add_step(total, value):  # type: ignore[no-untyped-def]
+    """Return the logarithm of the next running sum, from logarithms."""
+    if total != total or value != value:
+        return total + value
+    high = max(total, value)
+    if abs(high) == math.inf:
+        return high
+    return high + math.log1p(math.exp(-abs(total - value)))
+
+
+@template("void(int64, int64, int64, int64, float64, int64, int64)", fastmath=frozenset())
 def running(out, x, length, inner, first, start, stop):  # type: ignore[no-untyped-def]
-    """Combine along `length`, from `first` (0 or 1), for units [start, stop)."""
+    """Combine along `length`, from `first`, for units [start, stop)."""
     o = ptr_D(out)
     p = ptr_T(x)
     tiles = (inner + TILE - 1) // TILE
@@ -123,21 +134,25 @@ def _extents(x: TensorImpl, dim: int) -> tuple[int, int, int]:
 
 def running_cpu(out: TensorImpl, x: TensorImpl, *, dim: int, product: bool) -> None:
     """Write running sums (or products) of `x` along `dim`."""
+    _run(out, x, dim, multiply_step if product else add_step, float(product))
+
+
+def log_running_cpu(out: TensorImpl, x: TensorImpl, *, dim: int) -> None:
+    """Write ``log(cumsum(exp(x)))`` along `dim`, safe from overflow."""
+    _run(out, x, dim, log_add_step, -math.inf)
+
+
+def _run(out: TensorImpl, x: TensorImpl, dim: int, step: Any, first: float) -> None:
     if x.meta.numel == 0:
         return
     x = contiguous_impl(x)
     outer, length, inner = _extents(x, dim)
     target = out if out.meta.contiguous else empty_impl(meta_of(out.meta.shape, out.meta.dtype))
     accumulator = _dtypes.float64 if out.meta.dtype.is_floating_point else _dtypes.int64
-    kernel = running.for_dtypes(
-        T=x.meta.dtype, D=out.meta.dtype, ACC=accumulator,
-        step=multiply_step if product else add_step,
-    )  # fmt: skip
+    kernel = running.for_dtypes(T=x.meta.dtype, D=out.meta.dtype, ACC=accumulator, step=step)
     units = outer * -(-inner // TILE)
     grain = max(1, GRAIN // (length * min(inner, TILE)))
-    launch.parallel_for(
-        kernel, units, grain, target.address(), x.address(), length, inner, int(product)
-    )
+    launch.parallel_for(kernel, units, grain, target.address(), x.address(), length, inner, first)
     if target is not out:
         copy_cpu(out, target)
 
@@ -198,9 +213,18 @@ def running_cuda(out: TensorImpl, x: TensorImpl, *, dim: int, product: bool) -> 
 
 
 @into_contiguous_cuda
+def log_running_cuda(out: TensorImpl, x: TensorImpl, *, dim: int) -> None:
+    """Write ``log(cumsum(exp(x)))`` along `dim`, on the GPU."""
+    scan_cuda("LogSumExp", out, None, cast_cuda(x, out.meta.dtype), dim)
+
+
+@into_contiguous_cuda
 def extreme_cuda(out: Any, x: TensorImpl, *, dim: int, largest: bool) -> None:
     """Write running extremes of `x` along `dim` and their places, on the GPU."""
     scan_cuda("CumulativeMax" if largest else "CumulativeMin", out[0], out[1], x, dim)
 
 
-__all__ = ["D", "T", "extreme_cpu", "extreme_cuda", "running_cpu", "running_cuda"]
+__all__ = [
+    "D", "T", "extreme_cpu", "extreme_cuda", "log_running_cpu", "log_running_cuda", "running_cpu",
+    "running_cuda",
+]  # fmt: skip
