@@ -45,7 +45,7 @@ from refruntime.kernels.variants import (
 TILE = 256
 # Elements that are folded in their own type before their total joins the wider one: a few additions
 # in each vector lane.
-CHUNK = 512
+CHUNK = 2048
 
 _stack_f64 = stack_array("float64", TILE)
 _stack_i64 = stack_array("int64", TILE)
