@@ -13,7 +13,7 @@ import math as _math
 from types import ModuleType as _ModuleType
 from typing import Any
 
-from refruntime import _dtypes, _tensor, autograd, nn, optim, random, sparse, utils
+from refruntime import _dtypes, _tensor, amp, autograd, nn, optim, random, sparse, utils
 from refruntime._device import Device as device
 from refruntime._dtypes import (
     DType as dtype,
@@ -70,6 +70,15 @@ from refruntime._legacy import (
 from refruntime._ops.opdef import ops as _ops_namespace
 from refruntime._tensor import Tensor
 from refruntime._tensor_str import set_printoptions
+from refruntime.amp.autocast_mode import (
+    autocast,
+    clear_autocast_cache,
+    get_autocast_cpu_dtype,
+    get_autocast_dtype,
+    get_autocast_gpu_dtype,
+    is_autocast_cpu_enabled,
+    is_autocast_enabled,
+)
 from refruntime.autograd import (
     enable_grad,
     inference_mode,
@@ -106,7 +115,7 @@ sparse_coo = "torch.sparse_coo"
 
 _LAZY_MODULES = (
     "accelerator", "backends", "compat", "cuda", "distributions", "fft", "interop", "linalg",
-    "onnx", "special", "testing", "viz",
+    "onnx", "signal", "special", "testing", "viz",
 )  # fmt: skip
 
 

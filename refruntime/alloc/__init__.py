@@ -12,6 +12,7 @@ Invariants
 
 from __future__ import annotations
 
+import atexit
 import threading
 
 from refruntime.alloc import categories
@@ -52,4 +53,5 @@ def _make_host() -> CachingAllocator:
     with _host_lock:
         if _host is None:
             _host = CachingAllocator(HostUpstream(), device="CPU")
+            atexit.register(_host.retire)
         return _host

@@ -65,6 +65,10 @@ def _not_compiled(*args: int) -> int:
     return core.GATED
 
 
+def _ignore(address: int) -> None:
+    """Free nothing."""
+
+
 class CachingAllocator:
     """Serves spans of bytes from segments that it keeps, with PyTorch's policy.
 
@@ -126,6 +130,11 @@ class CachingAllocator:
         code = self._give(self._header, address)
         if code != core.DONE:
             self._change_slow((_FREE, address), code)
+
+    def retire(self) -> None:
+        """Ignore what is freed from now on: the process ends, and its memory with it."""
+        # Tensors that live to the end are freed while modules are taken apart.
+        self.free = _ignore  # type: ignore[method-assign]
 
     def tag(self, address: int, category: int) -> None:
         """Say what a block is for from now on; address 0 is ignored.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from refruntime import _dispatch
-from refruntime.autograd import engine, function, record
+from refruntime.autograd import engine, function, functional, record
 from refruntime.autograd.api import backward, grad
 from refruntime.autograd.function import Function
 from refruntime.autograd.gradcheck import gradcheck, gradgradcheck
@@ -21,6 +21,7 @@ __all__ = [
     "backward",
     "enable_grad",
     "function",
+    "functional",
     "grad",
     "gradcheck",
     "gradgradcheck",

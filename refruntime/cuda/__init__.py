@@ -6,7 +6,7 @@ Importing it loads no driver and no package: what needs a GPU asks for it when i
 from __future__ import annotations
 
 from refruntime import _legacy
-from refruntime.cuda import memory, random
+from refruntime.cuda import amp, memory, random
 from refruntime.cuda.devices import (
     can_device_access_peer,
     current_device,
@@ -40,7 +40,8 @@ ShortTensor = _legacy.on_device(_legacy.ShortTensor, "cuda")
 
 __all__ = [
     "BFloat16Tensor", "BoolTensor", "ByteTensor", "CharTensor", "DoubleTensor", "FloatTensor",
-    "HalfTensor", "IntTensor", "LongTensor", "ShortTensor", "can_device_access_peer",
+    "HalfTensor", "IntTensor", "LongTensor", "ShortTensor", "amp",
+    "can_device_access_peer",
     "current_device", "device", "device_count", "device_of", "get_arch_list",
     "get_device_capability", "get_device_name", "get_device_properties", "init", "is_available",
     "is_bf16_supported", "is_initialized", "memory", "random", "set_device", "synchronize",

@@ -10,7 +10,7 @@ one split takes (`per`), and the number of outputs (`kept`).
 Invariants
 ----------
 * Floats are folded in float64 and integers in int64, whatever the element type; sums of float32 add
-  up `CHUNK` elements in float32 first (a few additions in each vector lane).
+  up `CHUNK` elements in float32 first (a few dozen additions in each vector lane).
 * The order of folding depends on shape and strides alone: splits have a fixed size and are merged
   in order, so a result does not depend on the number of threads.
 * A split writes its total as a partial (`final` = 0); `combine` merges and finishes them.
@@ -43,8 +43,8 @@ from refruntime.kernels.variants import (
 
 # Outputs that the column loop folds at a time: their totals stay in the first-level cache.
 TILE = 256
-# Elements that are folded in their own type before their total joins the wider one: a few additions
-# in each vector lane.
+# Elements that are folded in their own type before their total joins the wider one: a few dozen
+# additions in each vector lane.
 CHUNK = 2048
 
 _stack_f64 = stack_array("float64", TILE)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 import threading
 
 from refruntime import alloc
@@ -26,3 +28,22 @@ def test_host_bytes_can_be_written_and_are_given_back() -> None:
     assert allocator.allocated_bytes >= before + 5_000_000
     allocator.free(address)
     assert allocator.allocated_bytes == before
+
+
+def test_tensors_that_outlive_the_modules_are_dropped_in_silence() -> None:
+    program = """
+import atexit
+from refruntime.alloc import caching
+
+@atexit.register  # runs last, as the interpreter's own cleaning of modules does
+def clean():
+    caching.core = None
+    del tensor.storage
+
+import refruntime
+tensor = refruntime.ones(3)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True
+    )
+    assert done.stderr == ""

@@ -16,8 +16,9 @@ import pytest
 import refruntime as torch
 from refruntime._impl import TensorImpl
 from refruntime._ops import indexing
-from refruntime._ops.opdef import REGISTRY, OpDef, ops
-from refruntime._ops.samples import Sample, realize
+from refruntime._ops.opdef import REGISTRY, OpDef
+from refruntime._ops.samples import Sample, front_of, realize
+from refruntime.errors import KernelMissingError
 from refruntime.kernels import index, matmul_cuda, rearrange
 from tests.kernels.cuda_host.launches import Router
 
@@ -60,7 +61,7 @@ def tensors(value: Any) -> list[TensorImpl]:
 
 def outcome(op: OpDef, sample: Sample) -> list[np.ndarray]:
     """Results of the call, and the gradients of its inputs."""
-    front = getattr(ops, op.name, None) or getattr(ops, op.name + "_")
+    front = front_of(op, sample)
     rng = np.random.default_rng(7)
     torch.manual_seed(11)
     args = realize(sample.args, rng, None, requires_grad=sample.grad)
@@ -82,7 +83,13 @@ def test_the_gpu_half_agrees_with_the_cpu(op: OpDef, on_the_gpu_half: Any) -> No
     expected = [outcome(op, sample) for sample in samples]
     router = on_the_gpu_half(True)
     for sample, wanted in zip(samples, expected, strict=True):
-        got = outcome(op, sample)
+        try:
+            got = outcome(op, sample)
+        except KernelMissingError as error:
+            # Conversions between complex and real numbers have no GPU instance, and say so.
+            if "complex" not in error.got:
+                raise
+            continue
         assert len(got) == len(wanted)
         for a, b in zip(got, wanted, strict=True):
             assert a.dtype == b.dtype
