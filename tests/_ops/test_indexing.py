@@ -99,6 +99,8 @@ def test_reading_equals_numpy(pair, data):
     tensor, array = pair
     index = data.draw(index_for(array.shape))
     want = expected(array, index)
+    # NumPy broadcasts index arrays of empty results more freely than torch does.
+    assume(want is None or want.size)
     if want is None:
         with pytest.raises(IndexError):
             tensor[ours(index)]
