@@ -1,8 +1,12 @@
 """Run the same work in refruntime and in PyTorch, alternating, and print ratios.
 
 Two workers hold one framework each; the parent asks them in turn, so that both meet the same state
-of the machine, and takes the median of the ratios of neighbouring rounds. A ratio below 1 means
-that refruntime is faster. Run with ``--help`` for the options.
+of the machine, stops the one that waits, and takes the median of the ratios of neighbouring rounds.
+A ratio below 1 means that refruntime is faster. Run it on a quiet machine: where another program
+takes one of the cores, the threads of a parallel region wait for the one that lost its core, and
+the times of large work mean nothing (``--threads 1`` suffers least).
+
+Run with ``--help`` for the options.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -66,13 +71,18 @@ class Side:
             env=environment(threads),
         )  # fmt: skip
         self.version = self._read()["version"]
+        self.process.send_signal(signal.SIGSTOP)
 
     def ask(self, **request: Any) -> dict[str, Any]:
         """Send one request and wait for its answer."""
         assert self.process.stdin is not None
+        self.process.send_signal(signal.SIGCONT)
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
-        return self._read()
+        answer = self._read()
+        # BLAS and OpenMP threads spin for a while after their work, and would slow the other side.
+        self.process.send_signal(signal.SIGSTOP)
+        return answer
 
     def _read(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -84,6 +94,7 @@ class Side:
     def close(self) -> None:
         """End the worker."""
         assert self.process.stdin is not None
+        self.process.send_signal(signal.SIGCONT)
         self.process.stdin.close()
         self.process.wait(timeout=60)
 

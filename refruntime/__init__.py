@@ -66,6 +66,7 @@ from refruntime._legacy import (
     IntTensor,
     LongTensor,
     ShortTensor,
+    set_default_tensor_type,
 )
 from refruntime._ops.opdef import ops as _ops_namespace
 from refruntime._tensor import Tensor
@@ -114,8 +115,8 @@ strided = "torch.strided"
 sparse_coo = "torch.sparse_coo"
 
 _LAZY_MODULES = (
-    "accelerator", "backends", "compat", "cuda", "distributions", "fft", "interop", "linalg",
-    "onnx", "signal", "special", "testing", "viz",
+    "accelerator", "backends", "compat", "cuda", "distributions", "fft", "hub", "interop", "jit",
+    "linalg", "onnx", "signal", "special", "testing", "viz",
 )  # fmt: skip
 
 

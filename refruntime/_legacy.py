@@ -8,6 +8,7 @@ from refruntime import _dtypes
 from refruntime._dtypes import DType
 from refruntime._ops.opdef import ops
 from refruntime._tensor import Tensor
+from refruntime.errors import ArgumentTypeError
 
 
 class _TypedTensor(type):
@@ -91,3 +92,22 @@ def on_device(kind: type, device: str) -> Any:
     """Return the twin of an old type whose tensors lie on another kind of device."""
     fields = {"__doc__": f"A {kind.dtype.name} {device} tensor.", "device": device}  # type: ignore[attr-defined]
     return type(kind)(kind.__name__, (kind,), fields)
+
+
+def set_default_tensor_type(t: Any) -> None:
+    """Make the dtype of an old type, or of its name, the default floating dtype.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If it is not a floating CPU type.
+    """
+    name = t if isinstance(t, str) else getattr(t, "__name__", "")
+    kind = globals().get(name.removeprefix("torch."))
+    if not isinstance(kind, _TypedTensor) or not kind.dtype.is_floating_point:
+        raise ArgumentTypeError(
+            "set_default_tensor_type", what="only floating-point types can be the default",
+            expected="for example torch.FloatTensor", got=repr(t),
+            remedy="use set_default_dtype and set_default_device",
+        )  # fmt: skip
+    _dtypes.set_default_dtype(kind.dtype)

@@ -59,6 +59,8 @@ def decompose(body: Body) -> Callable[..., Any]:
         scope.update(immediates)
         for name, expr in body.statements:
             scope[name] = _evaluate(expr, scope)
+        if len(body.results) > 1:
+            return tuple([_evaluate(result, scope) for result in body.results])
         result = _evaluate(body.results[0], scope)
         if isinstance(result, TensorImpl):
             return result

@@ -9,6 +9,7 @@ Invariants
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,7 @@ def masked_fill_(input: Any, mask: Any, value: Any) -> Any:
 
 
 MASKED_FILL: Any = masked_fill_
+_FILLS: dict[str, Callable[[Any], Any]] = {"b": bool, "i": int, "u": int}
 
 
 @front(MASKED_FILL, inplace=True)
@@ -140,8 +142,9 @@ def masked_fill(input: Any, mask: Any, value: Any, *, out: Any = None) -> Any:
                 remedy="use where",
             )  # fmt: skip
         value = ops.to(value, input.meta.dtype)
-    elif not input.meta.dtype.is_floating_point:
-        value = int(value)
+    else:
+        # The result has the dtype of the tensor, whatever the number is.
+        value = _FILLS.get(input.meta.dtype.kind, lambda number: number)(value)
     return call(MASKED_FILL, (input, mask, value), NO_PARAMS, out)
 
 

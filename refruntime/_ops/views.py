@@ -355,15 +355,27 @@ def _matrix_transposed(input: Any) -> Any:
     return transpose(input, -2, -1)
 
 
-# Properties of the tensor: its module makes them of these.
-ops.T = ops.H = _reversed
-ops.mT = ops.mH = _matrix_transposed
+def _conjugate_transposed(input: Any) -> Any:
+    """Transpose a matrix and conjugate it."""
+    if input.meta.ndim not in (0, 2):
+        raise ShapeError(
+            "H", what="tensor.H is only supported on matrices (2-D tensors)",
+            expected="two dimensions", got=str(tuple(input.meta.shape)), remedy="use mH",
+        )  # fmt: skip
+    return ops.conj(_reversed(input))
 
 
 @front(TRANSPOSE)
 def adjoint(input: Any) -> Any:
     """Swap the last two dimensions (and conjugate, for complex tensors)."""
-    return _matrix_transposed(input)
+    return ops.conj(_matrix_transposed(input))
+
+
+# Properties of the tensor: its module makes them of these.
+ops.T = _reversed
+ops.H = _conjugate_transposed
+ops.mT = _matrix_transposed
+ops.mH = adjoint
 
 
 # ---------------------------------------------------------------------------------------------

@@ -99,7 +99,9 @@ def lu_factors(a: Array) -> tuple[Array, Array]:
 
 def _eliminate(lu: Array, pivots: Array) -> None:
     for k in range(len(pivots)):
-        row = k + int(np.argmax(np.abs(lu[k:, k])))
+        # LAPACK's measure of a complex number: without a root.
+        column = lu[k:, k]
+        row = k + int(np.argmax(np.abs(column.real) + np.abs(column.imag)))
         pivots[k] = row + 1
         if row != k:
             lu[[k, row]] = lu[[row, k]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_SUBMODULES = frozenset({"checkpoint", "data", "hooks"})
+_SUBMODULES = frozenset({"_pytree", "checkpoint", "data", "hooks"})
 
 
 def __getattr__(name: str) -> Any:

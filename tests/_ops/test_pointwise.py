@@ -199,3 +199,11 @@ def test_round_to_decimals_and_tens():
 def test_bits_of_floats_are_refused():
     with pytest.raises(NotImplementedError, match="not implemented for 'Float"):
         torch.bitwise_and(torch.ones(2), torch.ones(2))
+
+
+def test_filling_keeps_the_dtype_of_the_tensor():
+    mask = torch.tensor([True, False])
+    assert torch.zeros(2).bool().masked_fill(mask, 3).tolist() == [True, False]
+    assert torch.zeros(2, dtype=torch.int64).masked_fill(mask, 1.5).tolist() == [1, 0]
+    filled = torch.zeros(2, dtype=torch.complex64).masked_fill(mask, 1 - 2j)
+    assert filled.tolist() == [1 - 2j, 0]

@@ -255,3 +255,14 @@ def test_copying_forms_own_their_memory():
     ):
         assert copied.untyped_storage() is not x.untyped_storage()
     assert torch.t_copy(x).tolist() == x.t().tolist()
+
+
+def test_conjugate_transposes_conjugate_complex_numbers_only():
+    z = torch.tensor([[1 + 2j, 3j]])
+    for turned in (z.H, z.mH, z.adjoint()):
+        assert turned.tolist() == [[1 - 2j], [-3j]]
+    real = torch.ones(2, 3, 4)
+    assert real.mH.shape == (2, 4, 3)
+    assert real.mH.untyped_storage() is real.untyped_storage()
+    with pytest.raises(RuntimeError, match="only supported on matrices"):
+        _ = real.H

@@ -56,6 +56,7 @@ from refruntime.nn.functional._conv import (
     conv_transpose2d,
     conv_transpose3d,
 )
+from refruntime.nn.functional._ctc import ctc_loss
 from refruntime.nn.functional._image import (
     affine_grid,
     channel_shuffle,
@@ -165,6 +166,7 @@ __all__ = [
     "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
+    "ctc_loss",
     "dropout",
     "dropout1d",
     "dropout2d",

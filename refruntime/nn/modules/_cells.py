@@ -33,9 +33,7 @@ def lstm_step(weights: Weights) -> Step:
 
     def step(gates: Any, state: State) -> State:
         hidden, cell = state
-        keep_in, keep, new, out = ops.chunk(gates + _recurrent_share(weights, hidden), 4, -1)
-        cell = keep.sigmoid() * cell + keep_in.sigmoid() * new.tanh()
-        hidden = out.sigmoid() * cell.tanh()
+        hidden, cell = ops.lstm_gates(gates, _recurrent_share(weights, hidden), cell)
         if projection is not None:
             hidden = functional.linear(hidden, projection)
         return hidden, cell
@@ -48,10 +46,7 @@ def gru_step(weights: Weights) -> Step:
 
     def step(gates: Any, state: State) -> State:
         (hidden,) = state
-        reset_x, update_x, new_x = ops.chunk(gates, 3, -1)
-        reset_h, update_h, new_h = ops.chunk(_recurrent_share(weights, hidden), 3, -1)
-        new = (new_x + (reset_x + reset_h).sigmoid() * new_h).tanh()
-        return (ops.lerp(new, hidden, (update_x + update_h).sigmoid()),)
+        return (ops.gru_gates(gates, _recurrent_share(weights, hidden), hidden),)
 
     return step
 
