@@ -74,8 +74,8 @@ def ours(index):
 def expected(array, index):
     """Index with NumPy, or return None where index tensors and masks do not broadcast.
 
-    torch applies ints, zero-dim index tensors among them, before the other index tensors, where NumPy
-    counts them among these: two steps then.
+    torch applies ints, zero-dim index tensors among them, before the other index tensors, where
+    NumPy counts them among these: two steps then.
     """
     index = tuple(
         int(item) if isinstance(item, np.ndarray) and item.ndim == 0 else item for item in index
