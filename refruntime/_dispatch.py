@@ -22,10 +22,19 @@ from typing import Any, Protocol
 import numpy as np
 
 from refruntime._dtypes import can_cast, on_default_change
-from refruntime._impl import TensorImpl, TensorMeta, alias, empty_impl, meta_of, plain_types
+from refruntime._impl import (
+    TensorImpl,
+    TensorMeta,
+    alias,
+    empty_impl,
+    meta_of,
+    plain_types,
+    requires_grad,
+)
 from refruntime._layout import extent, has_internal_overlap
 from refruntime._ops.opdef import (
     NO_PARAMS,
+    REGISTRY,
     Inplace,
     OpDef,
     meta_or_value,
@@ -53,6 +62,7 @@ class AutogradHooks(Protocol):
         self, op: OpDef, outs: tuple[TensorImpl, ...], inputs: tuple[Any, ...]
     ) -> None:
         """Raise if a gradient would have to flow through ``out=``."""
+
 
 modes: list[Call] = []
 autocast: Call | None = None
@@ -118,7 +128,7 @@ def _call_unusual(op: OpDef, inputs: tuple[Any, ...], params: dict[str, Any]) ->
             subclass = subclass or type(value)
             if hasattr(value, "call_op"):  # a class whose memory is not that of its elements
                 return value.call_op(op, inputs, params)
-    if any(v.autograd and v.autograd.requires_grad for v in operands if isinstance(v, TensorImpl)):
+    if any(map(requires_grad, operands)):
         outputs = autograd.record(op, tuple(operands), params)  # type: ignore[union-attr]
     else:
         outputs = op.run(op, tuple(operands), params)
@@ -241,7 +251,8 @@ def common_device(name: str, inputs: tuple[Any, ...]) -> str:
 
 def _call_into(op: OpDef, inputs: tuple[Any, ...], params: dict[str, Any], out: Any) -> Any:
     for value in inputs:
-        if type(value) not in plain_types and hasattr(value, "call_op"):
+        kind = type(value)
+        if kind not in plain_types and kind not in _SCALARS and hasattr(value, "call_op"):
             target = out.target if isinstance(out, Inplace) else out
             return ops.copy_(target, value.call_op(op, inputs, params))
     if isinstance(out, Inplace):
@@ -361,6 +372,4 @@ def _byte_range(value: TensorImpl) -> tuple[int, int]:
 
 def copy_into(target: TensorImpl, source: TensorImpl) -> None:
     """Copy (and cast, and broadcast) `source` into `target`'s memory; no autograd, no version."""
-    from refruntime._ops.opdef import REGISTRY
-
     launch(REGISTRY["copy"], target.meta.device.type, target, (source,), NO_PARAMS)

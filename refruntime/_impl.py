@@ -17,8 +17,6 @@ Invariants
 
 from __future__ import annotations
 
-import ctypes
-import functools
 from typing import Any
 
 import numpy as np
@@ -232,27 +230,13 @@ def detached(source: TensorImpl) -> TensorImpl:
     return tensor
 
 
-def borrow(tensor: TensorImpl) -> np.ndarray[Any, Any]:
-    """Return a NumPy view that does not keep the memory alive: for use within a kernel."""
-    meta = tensor.meta
-    dtype = meta.dtype.np
-    if meta.numel == 0:
-        return np.empty(meta.shape, dtype)
-    itemsize = dtype.itemsize
-    return np.ndarray(
-        meta.shape, dtype, _all_memory(), tensor.storage.ptr + tensor.byte_offset - _FIRST,
-        [stride * itemsize for stride in meta.strides],
-    )  # fmt: skip
-
-
-# NumPy takes a buffer at address 0 for none at all.
-_FIRST = 64
-
-
-@functools.cache
-def _all_memory() -> Any:
-    """Return a buffer over the whole address space, so that an address is an offset into it."""
-    return (ctypes.c_char * ((1 << 63) - 1 - _FIRST)).from_address(_FIRST)
+def requires_grad(value: Any) -> bool:
+    """Whether `value` is a tensor to which gradients flow."""
+    return (
+        isinstance(value, TensorImpl)
+        and value.autograd is not None
+        and value.autograd.requires_grad
+    )
 
 
 class _Exported:

@@ -24,14 +24,13 @@ import numpy as np
 from refruntime import _impl, _tensor_str, interop
 from refruntime import serialization as _serialization
 from refruntime._device import Device
-from refruntime._dtypes import DType
-from refruntime._impl import AutogradMeta, TensorImpl, detached, wrap
-from refruntime._layout import Size
+from refruntime._impl import AutogradMeta, TensorImpl, detached
 from refruntime._ops import families
 from refruntime._ops.opdef import METHODS, ops
 from refruntime._storage import Storage, VersionCounter
 from refruntime.autograd.api import backward as _backward
-from refruntime.autograd.node import RemovableHandle, gradient_edge, is_differentiable
+from refruntime.autograd.hooks import RemovableHandle
+from refruntime.autograd.node import gradient_edge, is_differentiable
 from refruntime.errors import ArgumentTypeError, AutogradError, ShapeError
 
 families.load()
@@ -48,9 +47,6 @@ class Tensor(TensorImpl):
         made = ops.legacy_tensor(args, kwargs)
         made.__class__ = cls
         return made
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
 
     if TYPE_CHECKING:
         # The operators' methods are installed from the registry when this module is loaded.
@@ -383,11 +379,11 @@ class Tensor(TensorImpl):
         if self.is_leaf:
             if self.autograd.hooks is None:
                 self.autograd.hooks = OrderedDict()
-            return RemovableHandle.add(self.autograd.hooks, hook)
+            return RemovableHandle.enter(self.autograd.hooks, hook)
         node, number = gradient_edge(self)
         if node.tensor_hooks is None:
             node.tensor_hooks = {}
-        return RemovableHandle.add(node.tensor_hooks.setdefault(number, OrderedDict()), hook)
+        return RemovableHandle.enter(node.tensor_hooks.setdefault(number, OrderedDict()), hook)
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Any], None]) -> RemovableHandle:
         """Call ``hook(leaf)`` after the gradient of this leaf was accumulated."""
@@ -401,7 +397,7 @@ class Tensor(TensorImpl):
         assert self.autograd is not None
         if self.autograd.post_accumulate_hooks is None:
             self.autograd.post_accumulate_hooks = OrderedDict()
-        return RemovableHandle.add(self.autograd.post_accumulate_hooks, hook)
+        return RemovableHandle.enter(self.autograd.post_accumulate_hooks, hook)
 
     @property
     def data(self) -> Tensor:
@@ -567,7 +563,5 @@ def _install() -> None:
 
 _install()
 _impl.set_shell(Tensor)
-# Python calls __hash__ and compares by identity first; setting __eq__ must not drop the former.
-Tensor.__hash__ = lambda self: id(self)  # type: ignore[method-assign]
 
-__all__ = ["DType", "Size", "Tensor", "wrap"]
+__all__ = ["Tensor"]

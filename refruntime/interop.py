@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from refruntime import _dtypes, random
-from refruntime._impl import TensorImpl
+from refruntime._impl import TensorImpl, requires_grad
 from refruntime._ops.from_array import from_dlpack, from_numpy, frombuffer, tensor_over
 from refruntime._ops.opdef import ops
 from refruntime._storage import Storage
@@ -67,7 +67,7 @@ def to_numpy(tensor: TensorImpl, force: bool = False) -> np.ndarray[Any, Any]:
     """
     if force:
         return _lend(_plain_on_host(tensor))
-    if tensor.autograd is not None and tensor.autograd.requires_grad:
+    if requires_grad(tensor):
         raise AutogradError(
             "numpy",
             what="Can't call numpy() on Tensor that requires grad. "
@@ -213,7 +213,7 @@ def to_dlpack(tensor: TensorImpl, *, stream: Any = None, **kwargs: Any) -> Any:
     BufferError
         If the tensor requires grad, is not on the CPU, or has a dtype without a DLPack code here.
     """
-    if tensor.autograd is not None and tensor.autograd.requires_grad:
+    if requires_grad(tensor):
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
     if stream is not None:
         raise BufferError(f"__dlpack__: stream should be None on cpu, got {stream!r}")

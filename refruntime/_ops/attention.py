@@ -17,7 +17,7 @@ from typing import Any
 
 from refruntime import _dtypes
 from refruntime._dispatch import call
-from refruntime._impl import TensorMeta, meta_of
+from refruntime._impl import TensorMeta, meta_of, requires_grad
 from refruntime._layout import broadcast_shapes
 from refruntime._ops import samples_attention as samples
 from refruntime._ops.linalg import common_dtype
@@ -191,7 +191,7 @@ def _fits(query: Any, key: Any, value: Any, mask: Any, gqa: bool) -> bool:
         alike = alike and len(lead) >= 1 and lead[:-1] == key.meta.shape[:-3]
     else:
         alike = alike and lead == key.meta.shape[:-2]
-    learned = mask is not None and mask.autograd is not None and mask.autograd.requires_grad
+    learned = requires_grad(mask)
     return alike and not learned and query.meta.numel > 0 and key.meta.numel > 0
 
 

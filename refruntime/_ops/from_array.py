@@ -20,7 +20,7 @@ import numpy as np
 from refruntime import _dtypes
 from refruntime._device import CPU
 from refruntime._dtypes import DType
-from refruntime._impl import TensorImpl, alias, meta_of, wrap
+from refruntime._impl import TensorImpl, alias, meta_of, requires_grad, wrap
 from refruntime._layout import extent
 from refruntime._ops.opdef import front
 from refruntime._storage import external
@@ -184,7 +184,7 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
         True copies; False and None share the memory.
     """
     if isinstance(ext_tensor, TensorImpl):
-        if ext_tensor.autograd is not None and ext_tensor.autograd.requires_grad:
+        if requires_grad(ext_tensor):
             raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
         shared: Any = alias(ext_tensor, ext_tensor.meta, ext_tensor.byte_offset)
     else:

@@ -14,7 +14,7 @@ import numpy as np
 
 from refruntime import _dtypes
 from refruntime._dispatch import call
-from refruntime._impl import TensorImpl, TensorMeta, meta_of
+from refruntime._impl import TensorImpl, TensorMeta, meta_of, requires_grad
 from refruntime._layout import wrap_dim
 from refruntime._ops.gather import places_of
 from refruntime._ops.indexing import INDEX_BACKWARD, INDEX_PUT, index_kernel
@@ -136,7 +136,7 @@ def index_fill(input: Any, dim: int, index: Any, value: Any, *, out: Any = None)
         )  # fmt: skip
     dim = wrap_dim(dim, input.meta.ndim, "index_fill")
     index = _vector("index_fill", index)
-    if value.autograd is not None and value.autograd.requires_grad:
+    if requires_grad(value):
         # A slice named twice is filled once, and its gradient counts once.
         index = ops.unique(index)
     return call(INDEX_PUT, (input, value, index), {"dims": (dim,), "accumulate": False}, out)

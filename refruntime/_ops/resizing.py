@@ -13,7 +13,7 @@ from typing import Any
 from refruntime._device import Device
 from refruntime._dispatch import copy_into
 from refruntime._dtypes import DType, get_default_dtype
-from refruntime._impl import TensorImpl, alias, empty_impl, meta_of
+from refruntime._impl import TensorImpl, alias, empty_impl, meta_of, requires_grad
 from refruntime._ops.arguments import spread_ints
 from refruntime._ops.opdef import front, ops, require_tensor
 from refruntime.errors import AutogradError, ShapeError
@@ -24,7 +24,7 @@ def resize_(self: Any, *sizes: Any, memory_format: Any = None) -> Any:
     """Give the tensor another shape, row-major; new elements are unset."""
     require_tensor("resize_", self)
     shape = spread_ints("resize_", "sizes", sizes)
-    if self.autograd is not None and self.autograd.requires_grad:
+    if requires_grad(self):
         raise AutogradError(
             "resize_", what="cannot resize variables that require grad",
             expected="a tensor that does not require grad", got="one that does",

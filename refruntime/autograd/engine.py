@@ -129,7 +129,7 @@ class GraphTask:
             successor = edge[0]
             if successor is None:
                 continue
-            if self.needed is not None and not self._wanted(successor):
+            if self.needed is not None and successor not in self.needed:
                 continue
             if gradient is not None:
                 meta = successor.output_metas[edge[1]]
@@ -140,10 +140,6 @@ class GraphTask:
             self.dependencies[successor] -= 1
             if self.dependencies[successor] == 0:
                 self.push(successor)
-
-    def _wanted(self, node: Node) -> bool:
-        assert self.needed is not None
-        return node in self.needed
 
 
 def count_dependencies(roots: list[Node]) -> dict[Node, int]:

@@ -14,7 +14,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from refruntime._impl import AutogradMeta, TensorImpl, detached
+from refruntime._impl import AutogradMeta, TensorImpl, detached, requires_grad
 from refruntime._ops.opdef import ops
 from refruntime.autograd.inplace import check_writable
 from refruntime.autograd.modes import state
@@ -213,8 +213,7 @@ def _set_output_history(node: FunctionCtx, out: Any, number: int) -> None:
         return
     if any(out is other for other in node.non_differentiable):
         return
-    meta = out.autograd = AutogradMeta(True, node, number)
-    meta.view_version = out.counter.version
+    out.autograd = AutogradMeta(True, node, number, out.counter.version)
 
 
 def once_differentiable(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -222,10 +221,7 @@ def once_differentiable(func: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(func)
     def wrapper(ctx: Any, *grads: Any) -> Any:
-        differentiable = state.grad and any(
-            isinstance(g, TensorImpl) and g.autograd is not None and g.autograd.requires_grad
-            for g in grads
-        )
+        differentiable = state.grad and any(map(requires_grad, grads))
         previous, state.grad = state.grad, False
         try:
             result = func(ctx, *grads)

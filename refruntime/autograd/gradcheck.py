@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from refruntime._impl import TensorImpl, empty_impl, meta_of
+from refruntime._impl import TensorImpl, empty_impl, meta_of, requires_grad
 from refruntime._ops.opdef import ops
 from refruntime.autograd.api import grad
 from refruntime.autograd.node import is_differentiable
@@ -56,7 +56,7 @@ def gradcheck(
         Of the random directions.
     """
     arguments = tuple(inputs) if isinstance(inputs, Sequence) else (inputs,)
-    checked = [x for x in arguments if isinstance(x, TensorImpl) and _requires_grad(x)]
+    checked = [x for x in arguments if requires_grad(x)]
     if not checked:
         raise ArgumentValueError(
             "gradcheck", expected="at least one input that requires grad", got="none",
@@ -100,23 +100,19 @@ def gradgradcheck(
 
     def backward_of(*values: Any) -> tuple[Any, ...]:
         primals, cotangents = values[:count], values[count:]
-        wanted = [x for x in primals if isinstance(x, TensorImpl) and _requires_grad(x)]
+        wanted = [x for x in primals if requires_grad(x)]
         results = grad(
             _differentiable(func(*primals)), wanted, list(cotangents), create_graph=True,
             allow_unused=True,
         )  # fmt: skip
-        return tuple(r for r in results if r is not None and _requires_grad(r))
+        return tuple(r for r in results if r is not None and requires_grad(r))
 
     return gradcheck(backward_of, (*arguments, *given), seed=seed, **kwargs)
 
 
-def _requires_grad(value: TensorImpl) -> bool:
-    return value.autograd is not None and value.autograd.requires_grad
-
-
 def _differentiable(outputs: Any) -> list[TensorImpl]:
     several = [outputs] if isinstance(outputs, TensorImpl) else list(outputs)
-    return [x for x in several if isinstance(x, TensorImpl) and _requires_grad(x)]
+    return [x for x in several if requires_grad(x)]
 
 
 def _random_like(value: TensorImpl, rng: np.random.Generator) -> Any:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from refruntime import _dispatch
-from refruntime._impl import AutogradMeta, TensorImpl, TensorMeta, meta_of
+from refruntime._impl import AutogradMeta, TensorImpl, TensorMeta, meta_of, requires_grad
 from refruntime._ops.opdef import OpDef, ops
 from refruntime.autograd.modes import state
 from refruntime.autograd.node import Edge, Node, OpNode, gradient_edge, node_class
@@ -33,7 +33,7 @@ def record_inplace(
         _dispatch.run_into(op, (target,), inputs, params)
         return target
     check_writable(op.name + "_", target)
-    if op.vjp is None or not any(map(_requires_grad, inputs)):
+    if op.vjp is None or not any(map(requires_grad, inputs)):
         _dispatch.run_into(op, (target,), inputs, params)
         if op.vjp is None and target.autograd is not None:
             target.autograd = None
@@ -48,20 +48,12 @@ def record_inplace(
     return target
 
 
-def _requires_grad(value: Any) -> bool:
-    return (
-        isinstance(value, TensorImpl)
-        and value.autograd is not None
-        and value.autograd.requires_grad
-    )
-
-
 def check_writable(name: str, target: TensorImpl) -> None:
     """Raise if `target` is a leaf that requires grad, or a view of one."""
-    if _requires_grad(target) and target.autograd.grad_fn is None:  # type: ignore[union-attr]
+    if requires_grad(target) and target.autograd.grad_fn is None:  # type: ignore[union-attr]
         raise _leaf_error(name, "a leaf Variable")
     base = target.base
-    if base is not None and _requires_grad(base) and base.autograd.grad_fn is None:  # type: ignore[union-attr]
+    if base is not None and requires_grad(base) and base.autograd.grad_fn is None:  # type: ignore[union-attr]
         raise _leaf_error(name, "a view of a leaf Variable")
 
 
@@ -106,7 +98,7 @@ def refresh_view(view: TensorImpl) -> None:
     """Rebuild the history of a view from its base, after a write through one of the two."""
     base = view.base
     assert base is not None
-    if not _requires_grad(base) or base.autograd.grad_fn is None:  # type: ignore[union-attr]
+    if not requires_grad(base) or base.autograd.grad_fn is None:  # type: ignore[union-attr]
         if view.autograd is not None:
             view.autograd.view_version = view.counter.version
         return

@@ -21,8 +21,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from refruntime._impl import AutogradMeta, TensorImpl, TensorMeta, meta_of
+from refruntime._impl import AutogradMeta, TensorImpl, TensorMeta
 from refruntime._ops.opdef import OpDef, ops
+from refruntime.autograd.hooks import RemovableHandle
 from refruntime.autograd.saved import SavedValue
 from refruntime.errors import AutogradError
 
@@ -74,47 +75,13 @@ class Node:
         """Call ``hook(grad_inputs, grad_outputs)`` after the node has run."""
         if self.post_hooks is None:
             self.post_hooks = OrderedDict()
-        return RemovableHandle.add(self.post_hooks, hook)
+        return RemovableHandle.enter(self.post_hooks, hook)
 
     def register_prehook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call ``hook(grad_outputs)`` before the node runs."""
         if self.pre_hooks is None:
             self.pre_hooks = OrderedDict()
-        return RemovableHandle.add(self.pre_hooks, hook)
-
-
-class RemovableHandle:
-    """What a hook registration returns: ``remove()`` takes the hook out again."""
-
-    _next_id = itertools.count().__next__
-
-    def __init__(self, hooks: Any, key: int) -> None:
-        self.id = key
-        try:
-            self._hooks: Any = weakref.ref(hooks)
-        except TypeError:
-            self._hooks = lambda: hooks
-
-    @classmethod
-    def add(cls, hooks: Any, hook: Any, last: bool = True) -> RemovableHandle:
-        """Enter `hook` into a dictionary of hooks and return its handle."""
-        key = cls._next_id()
-        hooks[key] = hook
-        if not last:
-            hooks.move_to_end(key, last=False)
-        return cls(hooks, key)
-
-    def remove(self) -> None:
-        """Take the hook out; calling this again does nothing."""
-        hooks = self._hooks()
-        if hooks is not None:
-            hooks.pop(self.id, None)
-
-    def __enter__(self) -> RemovableHandle:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.remove()
+        return RemovableHandle.enter(self.pre_hooks, hook)
 
 
 class AccumulateGrad(Node):
@@ -329,18 +296,9 @@ def set_history(outputs: Any, node: Node, nondiff: tuple[int, ...] = ()) -> None
     node.output_metas = tuple([output.meta for output in outputs])
     for number, output in enumerate(outputs):
         if number not in nondiff and is_differentiable(output.meta):
-            _attach(output, node, number)
-
-
-def _attach(output: TensorImpl, node: Node, number: int) -> None:
-    output.autograd = AutogradMeta(True, node, number, output.counter.version)
+            output.autograd = AutogradMeta(True, node, number, output.counter.version)
 
 
 def is_differentiable(meta: TensorMeta) -> bool:
     """Whether tensors of this dtype can carry a gradient."""
     return meta.dtype.is_floating_point or meta.dtype.is_complex
-
-
-def zero_meta(meta: TensorMeta) -> TensorMeta:
-    """Return the row-major meta of a gradient of `meta`."""
-    return meta_of(meta.shape, meta.dtype, meta.device)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from refruntime import _impl
-from refruntime._impl import TensorImpl
+from refruntime._impl import TensorImpl, requires_grad
 from refruntime._ops.opdef import OpDef
 from refruntime.alloc.categories import ACTIVATION, TEMPORARY
 from refruntime.autograd.inplace import record_inplace
@@ -47,7 +47,7 @@ def check_out(op: OpDef, outs: tuple[TensorImpl, ...], inputs: tuple[Any, ...]) 
     if not state.grad:
         return
     for value in (*inputs, *outs):
-        if isinstance(value, TensorImpl) and value.autograd and value.autograd.requires_grad:
+        if requires_grad(value):
             raise AutogradError(
                 op.name,
                 what="functions with out=... arguments don't support automatic differentiation, "

@@ -26,8 +26,8 @@ from refruntime._impl import TensorImpl
 from refruntime._ops.opdef import ops
 from refruntime.alloc import categories
 from refruntime.autograd import enable_grad, no_grad
+from refruntime.autograd.hooks import RemovableHandle
 from refruntime.errors import ArgumentTypeError, ArgumentValueError
-from refruntime.nn.modules.module import RemovableHandle
 
 __all__ = ["Optimizer", "ParameterwiseOptimizer", "required"]
 

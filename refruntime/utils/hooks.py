@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from refruntime.nn.modules._hooks import RemovableHandle
+from refruntime.autograd.hooks import RemovableHandle
 
 __all__ = ["RemovableHandle"]

@@ -19,8 +19,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from refruntime.autograd.hooks import Hook, RemovableHandle
 from refruntime.errors import RefruntimeError
-from refruntime.nn.modules._hooks import BackwardWatch, Hook, RemovableHandle, everywhere
+from refruntime.nn.modules._hooks import BackwardWatch, everywhere
 from refruntime.nn.modules._state import ModuleState
 
 

@@ -69,6 +69,13 @@ STEPS: dict[str, Callable[[Weights], Step]] = {
 }
 
 
+def draw_weights(module: Module, hidden_size: int) -> None:
+    """Draw a recurrent module's parameters: all uniform on ±1 / sqrt(hidden_size)."""
+    bound = 1.0 / math.sqrt(hidden_size) if hidden_size > 0 else 0
+    for weight in module.parameters():
+        init.uniform_(weight, -bound, bound)
+
+
 class RNNCellBase(Module):
     """One step of a recurrent network as a module.
 
@@ -106,9 +113,7 @@ class RNNCellBase(Module):
 
     def reset_parameters(self) -> None:
         """Draw new first values: all uniform on ±1 / sqrt(hidden_size)."""
-        bound = 1.0 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0
-        for weight in self.parameters():
-            init.uniform_(weight, -bound, bound)
+        draw_weights(self, self.hidden_size)
 
     def extra_repr(self) -> str:
         """Return the settings that the printed form shows."""

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from refruntime._impl import TensorImpl
 from refruntime.autograd import no_grad
+from refruntime.autograd.hooks import RemovableHandle
 from refruntime.errors import ArgumentTypeError
-from refruntime.nn.modules._hooks import RemovableHandle
 from refruntime.nn.modules._tree import ModuleTree
 from refruntime.nn.parameter import Parameter
 

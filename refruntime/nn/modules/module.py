@@ -23,10 +23,10 @@ from refruntime._dtypes import DType, bfloat16, float16, float32, float64
 from refruntime._impl import TensorImpl
 from refruntime._ops.opdef import ops
 from refruntime.autograd import no_grad
+from refruntime.autograd.hooks import RemovableHandle
 from refruntime.errors import ArgumentTypeError, ArgumentValueError
 from refruntime.nn.modules._calls import ModuleCalls
 from refruntime.nn.modules._hooks import (
-    RemovableHandle,
     register_module_forward_hook,
     register_module_forward_pre_hook,
     register_module_full_backward_hook,

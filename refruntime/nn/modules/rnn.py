@@ -14,13 +14,12 @@ Invariants
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from refruntime._ops.opdef import ops
 from refruntime.errors import ArgumentValueError, ShapeError
-from refruntime.nn import functional, init
-from refruntime.nn.modules._cells import STEPS, GRUCell, LSTMCell, RNNCell
+from refruntime.nn import functional
+from refruntime.nn.modules._cells import STEPS, GRUCell, LSTMCell, RNNCell, draw_weights
 from refruntime.nn.modules.module import Module
 from refruntime.nn.parameter import Parameter
 from refruntime.nn.utils.rnn import PackedSequence
@@ -131,9 +130,7 @@ class RNNBase(Module):
 
     def reset_parameters(self) -> None:
         """Draw new first values: all uniform on ±1 / sqrt(hidden_size)."""
-        bound = 1.0 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0
-        for weight in self.parameters():
-            init.uniform_(weight, -bound, bound)
+        draw_weights(self, self.hidden_size)
 
     def extra_repr(self) -> str:
         """Return the settings that the printed form shows."""

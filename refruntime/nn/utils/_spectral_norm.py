@@ -24,6 +24,13 @@ def as_matrix(weight: Any, dim: int) -> Any:
     return weight.reshape(weight.shape[0], -1)
 
 
+def output_dim(module: Module, dim: int | None) -> int:
+    """Return `dim`, or by default the dimension of the outputs in the weight of `module`."""
+    if dim is not None:
+        return dim
+    return 1 if isinstance(module, _Transposed) else 0
+
+
 def power_iterations(matrix: Any, u: Any, v: Any, count: int, eps: float) -> tuple[Any, Any]:
     """Improve the estimates of the leading singular vectors."""
     with no_grad():
@@ -88,7 +95,7 @@ def spectral_norm(
             raise RuntimeError(
                 f"Cannot register two spectral_norm hooks on the same parameter {name}"
             )
-    rows = (1 if isinstance(module, _Transposed) else 0) if dim is None else dim
+    rows = output_dim(module, dim)
     hook = SpectralNorm(name, n_power_iterations, rows, eps)
     weight: Any = module._parameters.pop(name)
     with no_grad():

@@ -7,10 +7,9 @@ from typing import Any
 from refruntime._ops.opdef import ops
 from refruntime.autograd import no_grad
 from refruntime.nn import functional
-from refruntime.nn.modules.conv import _Transposed
 from refruntime.nn.modules.module import Module
 from refruntime.nn.utils import parametrize
-from refruntime.nn.utils._spectral_norm import as_matrix, power_iterations
+from refruntime.nn.utils._spectral_norm import as_matrix, output_dim, power_iterations
 from refruntime.nn.utils._weight_norm import norm_except_dim, scaled
 
 __all__ = ["spectral_norm", "weight_norm"]
@@ -106,6 +105,6 @@ def spectral_norm(
     dim : int, optional
         The dimension of the outputs: 1 for transposed convolutions, else 0.
     """
-    rows = (1 if isinstance(module, _Transposed) else 0) if dim is None else dim
+    rows = output_dim(module, dim)
     norm = _SpectralNorm(getattr(module, name), n_power_iterations, rows, eps)
     return parametrize.register_parametrization(module, name, norm)
