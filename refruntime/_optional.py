@@ -107,6 +107,7 @@ PACKAGES: dict[str, tuple[str, str]] = {
     "cupy": ("cupy", "'refruntime[cuda13]' (or cuda12)"),
     "cupy_nvrtc": ("cupy_backends.cuda.libs.nvrtc", "'refruntime[cuda13]' (or cuda12)"),
     "numba_cuda": ("numba.cuda", "'refruntime[cuda13]' (or cuda12)"),
+    "cuda_driver": ("cuda.bindings.driver", "'refruntime[cuda13]' (or cuda12)"),
     "mpi4py": ("mpi4py", "'refruntime[dist]'"),
     "nccl": ("nccl.core", "'refruntime[dist]'"),
     "threadpoolctl": ("threadpoolctl", "threadpoolctl"),

@@ -18,16 +18,16 @@ import threading
 from refruntime.alloc import categories
 from refruntime.alloc.caching import CachingAllocator
 from refruntime.alloc.plain import PlainAllocator
-from refruntime.alloc.replay import (
+from refruntime.alloc.snapshot import dump
+from refruntime.alloc.strategy import (
     Point,
     ReplayResult,
     Request,
     Strategy,
     register_strategy,
-    replay,
     requests_of,
+    run_strategy,
 )
-from refruntime.alloc.snapshot import dump
 from refruntime.alloc.summary import summary_table
 from refruntime.alloc.trace import Sample, Trace, TraceEvent, timeline
 from refruntime.alloc.upstream import HostUpstream, Upstream, UpstreamExhausted, VirtualUpstream
@@ -35,7 +35,7 @@ from refruntime.alloc.upstream import HostUpstream, Upstream, UpstreamExhausted,
 __all__ = [
     "CachingAllocator", "HostUpstream", "PlainAllocator", "Point", "ReplayResult", "Request",
     "Sample", "Strategy", "Trace", "TraceEvent", "Upstream", "UpstreamExhausted",
-    "VirtualUpstream", "categories", "dump", "host", "register_strategy", "replay", "requests_of",
+    "VirtualUpstream", "categories", "dump", "host", "register_strategy", "requests_of", "run_strategy",
     "summary_table", "timeline",
 ]  # fmt: skip
 

@@ -2,9 +2,10 @@
 
 State
 -----
-The tables of the core, an upstream, a trace, and a queue of frees and tags that could not be
-carried out at once. The first calls run the core interpreted; after `config.alloc_compile_after`
-of them the three hot entries (malloc, free, tag) are compiled.
+The tables of the core, who answers its questions, the settings, the private pools, a trace, and a
+queue of frees and tags that could not be carried out at once. The first calls run the core
+interpreted; after `config.alloc_compile_after` of them the hot entries (malloc, free, tag) are
+compiled. What needs the upstream always runs interpreted.
 
 Invariants
 ----------
@@ -21,48 +22,54 @@ Invariants
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
-from refruntime.alloc import categories, core, entries, machine, statistics, trace
+from refruntime.alloc import categories, codes, entries, events, policy, release, sizes, statistics
+from refruntime.alloc.asking import BeginAnew, Callback, UpstreamOutside
+from refruntime.alloc.blocks import hand_out, retag
+from refruntime.alloc.configuration import Configuration
 from refruntime.alloc.guard import Guard
 from refruntime.alloc.oom import Shortage, absurd_request
+from refruntime.alloc.private_pools import PrivatePools
+from refruntime.alloc.queue import ADOPT, FREE, TAG, Change, stray, warn_of
+from refruntime.alloc.rows import enter_index, find, leave_index
+from refruntime.alloc.segments import add_segment
+from refruntime.alloc.settings import AllocatorSettings, AllocatorSettingsError
 from refruntime.alloc.snapshot import history_before, snapshot_of
 from refruntime.alloc.summary import summary_table
 from refruntime.alloc.tables import (
+    ADDRESS,
+    AGEING,
     ALLOCATED_BYTES,
+    CALLBACKS,
+    CONTEXT,
+    DEFERRED,
+    FAILED_FREE,
+    FAILED_SIZE,
     GATE,
+    GC_THRESHOLD,
+    NOW,
     NUM_ALLOC_RETRIES,
     NUM_OOMS,
-    OUTSIDE_ADDRESS,
-    OUTSIDE_SIZE,
-    OUTSIDE_STREAM,
-    PHASE,
-    RECORDING,
-    REQUEST_CATEGORY,
-    REQUEST_SIZE,
     RESERVED_BYTES,
+    STATE,
     Tables,
 )
-from refruntime.alloc.trace import Trace
+from refruntime.alloc.trace import Trace, now_us
 from refruntime.alloc.upstream import Upstream, UpstreamExhausted
 from refruntime.config import config
-from refruntime.errors import ArgumentValueError
-
-# What a queued entry asks for.
-_FREE: Final = 0
-_TAG: Final = 1
-_ADOPT: Final = 2
-_Queued = tuple[int, ...]
+from refruntime.errors import ArgumentValueError, OutOfMemoryError
 
 _NEVER: Final = 1 << 62
+
+OomObserver = Callable[[str, int, int, int], object]
 
 
 def _not_compiled(*args: int) -> int:
     """Stand in for a compiled entry: always sends the caller the slow way."""
-    return core.GATED
+    return codes.GATED
 
 
 def _ignore(address: int) -> None:
@@ -80,23 +87,41 @@ class CachingAllocator:
         The name in error texts and tables.
     compile_after : int, optional
         Calls before the core is compiled; by default `config.alloc_compile_after`.
+    settings : AllocatorSettings or str, optional
+        The settings to begin with, or their text.
+
+    Attributes
+    ----------
+    pools : PrivatePools
+        Memory kept apart for graphs and for the user's own pools.
     """
 
     def __init__(
-        self, upstream: Upstream, *, device: str = "CPU", compile_after: int | None = None
+        self,
+        upstream: Upstream,
+        *,
+        device: str = "CPU",
+        compile_after: int | None = None,
+        settings: AllocatorSettings | str | None = None,
     ) -> None:
         self.upstream = upstream
         self.device = device
-        self.trace = Trace()
         self.tables = Tables()
+        self.trace = Trace(self.tables)
         self._header = self.tables.address
         self._take: Callable[..., int] = _not_compiled
         self._give: Callable[..., int] = _not_compiled
         self._retag: Callable[..., int] = _not_compiled
         self._cold_calls = config.alloc_compile_after if compile_after is None else compile_after
-        self.queue: deque[_Queued] = deque()
+        self.queue: deque[Change] = deque()
         self._guard = Guard(self)
+        self._outside = UpstreamOutside(upstream, self.tables, self._guard)
+        self._outside.drain = self._drain
+        self.pools = PrivatePools(self.tables, self._guard, self._outside.upstreams)
         self._baseline = statistics.Baseline()
+        self._oom_observers: list[OomObserver] = []
+        self._configure(_first_configuration(upstream, settings))
+        self._first_settings = self.settings
         if compile_after is None and entries.fast_retag.compiled:
             self.compile()
 
@@ -116,11 +141,13 @@ class CachingAllocator:
             address = self._take(self._header, nbytes, stream, category)
         except OverflowError:
             # More than a machine word holds: the slow way knows what to say.
-            address = core.INVALID
+            address = codes.INVALID
         return address if address > 0 else self._malloc_slow(nbytes, stream, category)
 
     def free(self, address: int) -> None:
         """Give a block back to the cache; address 0 is ignored.
+
+        If other streams used it (`record_stream`), it comes back when they are done with it.
 
         Raises
         ------
@@ -128,8 +155,8 @@ class CachingAllocator:
             If no block in use has this address.
         """
         code = self._give(self._header, address)
-        if code != core.DONE:
-            self._change_slow((_FREE, address), code)
+        if code != codes.DONE:
+            self._change_slow((FREE, address), code)
 
     def retire(self) -> None:
         """Ignore what is freed from now on: the process ends, and its memory with it."""
@@ -145,20 +172,20 @@ class CachingAllocator:
             If no block in use has this address, or the category is unknown.
         """
         code = self._retag(self._header, address, category)
-        if code != core.DONE:
-            self._change_slow((_TAG, address, category), code)
+        if code != codes.DONE:
+            self._change_slow((TAG, address, category), code)
 
     # --- the rest of the face -----------------------------------------------------------------
 
     @property
     def allocated_bytes(self) -> int:
         """The bytes of blocks in use, as rounded."""
-        return statistics.current(self.tables.header, ALLOCATED_BYTES)
+        return statistics.current_of(self.tables.header, ALLOCATED_BYTES)
 
     @property
     def reserved_bytes(self) -> int:
         """The bytes of segments held."""
-        return statistics.current(self.tables.header, RESERVED_BYTES)
+        return statistics.current_of(self.tables.header, RESERVED_BYTES)
 
     @property
     def retries(self) -> int:
@@ -185,18 +212,97 @@ class CachingAllocator:
         self._give = entries.fast_give.entry
         self._retag = entries.fast_retag.entry
 
+    def record_stream(self, address: int, stream: int) -> None:
+        """Say that work on `stream` uses a block, so that its free waits for that work.
+
+        Raises
+        ------
+        ArgumentValueError
+            If no block in use has this address.
+        """
+        if address == 0:
+            return
+        with self._guard:
+            self.tables.make_room()
+            header, blocks = self.tables.header, self.tables.blocks
+            k = find(header, blocks, address)
+            if k == 0:
+                raise ArgumentValueError(
+                    "record_stream", expected="the address of a block in use", got=f"{address:#x}"
+                )
+            events.record_use(header, blocks, k, stream)
+
     def empty_cache(self) -> None:
-        """Give every segment that holds no block in use back to the upstream."""
+        """Give every segment, or page, that holds no block in use back to the upstream."""
         if self._guard.mine():
             return
         with self._guard:
-            tables = self.tables
-            self._run(machine.begin_emptying(tables.header, tables.blocks))
+            self._enter_core()
+            release.release_cached(self.tables.header, self.tables.blocks, self._outside)
+
+    # --- settings -----------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> AllocatorSettings:
+        """The settings in force."""
+        return self._configuration.settings
+
+    def set_settings(self, text: str) -> None:
+        """Change settings, as ``PYTORCH_ALLOC_CONF`` gives them.
+
+        Raises
+        ------
+        AllocatorSettingsError
+            If the text breaks a rule; what stands before the fault holds from then on.
+        """
+        try:
+            settings = self.settings.updated(text)
+        except AllocatorSettingsError as error:
+            self._apply_settings(error.kept)
+            raise
+        self._apply_settings(settings)
+
+    def _apply_settings(self, settings: AllocatorSettings) -> None:
+        now = self._configuration
+        with self._guard:
+            self._configure(Configuration(settings, now.device_bytes, now.limit))
+
+    def set_memory_fraction(self, fraction: float) -> None:
+        """Reserve at most this share, 0 to 1, of the device's memory."""
+        if not 0 <= fraction <= 1:
+            raise ArgumentValueError(
+                "set_memory_fraction", expected="a share from 0 to 1", got=repr(fraction)
+            )
+        total = self.upstream.memory_info()[1]
+        with self._guard:
+            self._configure(self._configuration.with_fraction(fraction, total))
+
+    def _configure(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+        header = self.tables.header
+        configuration.write(header)
+        self._outside.unlocked = configuration.settings.release_lock_on_cudamalloc
+        ageing = AGEING if header[GC_THRESHOLD] > 0 else 0
+        header[GATE] = header[GATE] & ~AGEING | ageing
+
+    # --- callbacks and observers ---------------------------------------------------------------
+
+    def add_free_memory_callback(self, callback: Callback) -> None:
+        """Call `callback` when the cache can't serve a request; it returns whether it freed any."""
+        with self._guard:
+            self._outside.callbacks.append(callback)
+            self.tables.header[CALLBACKS] = 1
+
+    def attach_oom_observer(self, observer: OomObserver) -> None:
+        """Call ``observer(device, tried, limit or capacity, free)`` before an error is raised."""
+        self._oom_observers.append(observer)
+
+    # --- what can be seen ---------------------------------------------------------------------
 
     def stats(self) -> dict[str, int]:
         """Return all statistics under the keys of ``torch.cuda.memory_stats``."""
         self.settle()
-        return statistics.memory_stats(self.tables.header, self._baseline)
+        return statistics.memory_stats(self.tables, self._baseline, self._first_settings)
 
     def category_bytes(self) -> dict[str, int]:
         """Return the bytes in use (as asked for) of each category, by name."""
@@ -211,12 +317,12 @@ class CachingAllocator:
     def reset_peak_stats(self) -> None:
         """Make every peak the current value."""
         with self._guard:
-            statistics.reset_peaks(self.tables.header)
+            statistics.reset_peaks(self.tables)
 
     def reset_accumulated_stats(self) -> None:
         """Start the totals (allocated, freed, retries, failures) anew."""
         with self._guard:
-            self._baseline.move(self.tables.header)
+            self._baseline.move(self.tables)
 
     def record(
         self, enabled: bool = True, *, stacks: bool = False, max_entries: int | None = None
@@ -228,23 +334,20 @@ class CachingAllocator:
         enabled : bool
             Start or stop.
         stacks : bool
-            Keep the Python frames of each allocation (a few microseconds each).
+            Keep the Python frames of each request and free (about a microsecond each).
         max_entries : int, optional
             Keep only so many events, the latest.
         """
         with self._guard:
-            header = self.tables.header
             if enabled:
                 self.trace.start(history_before(self.tables), stacks, max_entries)
-                header[GATE] |= RECORDING
             else:
                 self.trace.stop()
-                header[GATE] &= ~RECORDING
 
     def snapshot(self) -> dict[str, Any]:
         """Return segments, blocks and trace in the form of ``torch.cuda.memory_snapshot`` files."""
         with self._guard:
-            return snapshot_of(self.tables, self.trace)
+            return snapshot_of(self.tables, self.trace, self.settings)
 
     def summary(self) -> str:
         """Return a table of the statistics."""
@@ -253,6 +356,12 @@ class CachingAllocator:
     # --- the slow way -------------------------------------------------------------------------
 
     def _malloc_slow(self, nbytes: int, stream: int, category: int) -> int:
+        if self.trace.enabled and self.compiled and 0 < nbytes <= sizes.MAX_REQUEST:
+            address = entries.recorded_take.entry(
+                self._header, nbytes, stream, category, now_us(), self.trace.context(2)
+            )
+            if address > 0:
+                return int(address)
         _check_request(self.device, nbytes, category)
         if nbytes == 0:
             return 0
@@ -272,166 +381,159 @@ class CachingAllocator:
 
     def _serve(self, nbytes: int, stream: int, category: int) -> int:
         """Serve a request inside the guard."""
-        code = self._call(entries.held_take, core.take, nbytes, stream, category)
-        if code == core.MISS:
+        owner = self.pools.row_for(stream)
+        try:
+            k = self._allocate(nbytes, stream, category, owner)
+            while k is None:
+                k = self._allocate(nbytes, stream, category, owner)
+        finally:
+            self._outside.return_spare()
+        header, blocks = self.tables.header, self.tables.blocks
+        if k <= 0:
+            raise self._out_of_memory(k)
+        enter_index(header, blocks, k)
+        return int(blocks[k + ADDRESS])
+
+    def _allocate(self, nbytes: int, stream: int, category: int, owner: int) -> int | None:
+        """Run the policy; None if it has to begin anew."""
+        self._enter_core()
+        tables = self.tables
+        try:
+            return int(
+                policy.allocate(
+                    tables.header, tables.blocks, self._outside, nbytes, stream, category, owner
+                )
+            )
+        except BeginAnew:
+            return None
+
+    def _enter_core(self) -> None:
+        """Prepare the tables for any one call of the interpreted core."""
+        self.tables.make_room()
+        if self.trace.enabled:
             header = self.tables.header
-            code = self._run(machine.begin(header, nbytes, stream, category))
-        if code == core.OUT_OF_MEMORY:
-            raise self._shortage(int(self.tables.header[OUTSIDE_SIZE])).error()
-        if self.trace.enabled:
-            self.trace.add_alloc(code, nbytes, stream, category)
-        return code
-
-    def _call(self, entry: Any, rule: Any, *args: int) -> int:
-        """Run a rule of the core inside the guard, compiled where that pays: while recording."""
-        if self.compiled and self.trace.enabled:
-            code = entry(self._header, *args)
-        else:
-            code = rule(self.tables.header, self.tables.blocks, self.tables.index, *args)
-        if code == core.ROWS_NEEDED:
-            self.tables.grow()
-            return self._call(entry, rule, *args)
-        return int(code)
-
-    def _run(self, code: int) -> int:
-        """Carry out what the core asks of the outside until it is done; return its last word."""
-        tables, span = self.tables, 0
-        try:
-            while code in (core.RESERVE, core.RELEASE, core.ROWS_NEEDED):
-                if code == core.RESERVE:
-                    span = self._reserve()
-                elif code == core.RELEASE:
-                    self._release()
-                else:
-                    tables.grow()
-                code = machine.resume(tables.header, tables.blocks, tables.index, span)
-        except BaseException:
-            if span and tables.header[PHASE] != machine.IDLE:
-                self.upstream.release(span, int(tables.header[OUTSIDE_SIZE]))
-            machine.abandon(tables.header, tables.blocks)
-            raise
-        return code
-
-    def _reserve(self) -> int:
-        header = self.tables.header
-        size, stream = header[OUTSIDE_SIZE], header[OUTSIDE_STREAM]
-        try:
-            address = self.upstream.reserve(size, stream)
-        except UpstreamExhausted:
-            return 0
-        if self.trace.enabled:
-            self.trace.add(trace.SEGMENT_ALLOC, address, size, stream, header[REQUEST_CATEGORY])
-        return address
-
-    def _release(self) -> None:
-        header = self.tables.header
-        address, size = header[OUTSIDE_ADDRESS], header[OUTSIDE_SIZE]
-        self.upstream.release(address, size)
-        if self.trace.enabled:
-            stream = header[OUTSIDE_STREAM]
-            self.trace.add(trace.SEGMENT_FREE, address, size, stream, categories.DEFAULT)
+            header[NOW], header[CONTEXT] = now_us(), self.trace.context()
 
     def _malloc_inside(self, nbytes: int, stream: int, category: int) -> int:
         """Serve a malloc made in the middle of a call on this thread: past the core, for now."""
-        size = core.segment_size(core.round_size(nbytes))
+        header = self.tables.header
+        size = sizes.segment_size(header, sizes.round_size(header, nbytes))
         try:
             address = self.upstream.reserve(size, stream)
         except UpstreamExhausted:
-            raise self._shortage(size).error() from None
-        self.queue.append((_ADOPT, address, nbytes, stream, category))
+            header[FAILED_SIZE], header[FAILED_FREE] = size, self.upstream.memory_info()[0]
+            raise self._out_of_memory(codes.OUT_OF_MEMORY) from None
+        self.queue.append((ADOPT, address, nbytes, stream, category))
         return address
 
-    def _shortage(self, tried: int) -> Shortage:
-        free = self.upstream.capacity - self.upstream.used
-        if self.trace.enabled:
-            header = self.tables.header
-            stream, category = header[OUTSIDE_STREAM], header[REQUEST_CATEGORY]
-            self.trace.add(trace.OOM, free, header[REQUEST_SIZE], stream, category)
-        return Shortage(
-            self.device, tried, self.upstream.capacity, free, self.allocated_bytes,
+    def _out_of_memory(self, code: int) -> OutOfMemoryError:
+        header, limit = self.tables.header, self._configuration.limit
+        free, capacity = self.upstream.memory_info()
+        if code == codes.OUT_OF_MEMORY:
+            free = int(header[FAILED_FREE])
+        shortage = Shortage(
+            self.device,
+            int(header[FAILED_SIZE]),
+            capacity,
+            free,
+            self.allocated_bytes,
             self.reserved_bytes,
-        )  # fmt: skip
+        )
+        for observer in list(self._oom_observers):
+            observer(self.device, shortage.tried, limit if limit >= 0 else capacity, free)
+        return shortage.error()
 
     # --- the queue ----------------------------------------------------------------------------
 
-    def _change_slow(self, change: _Queued, code: int) -> None:
+    def _change_slow(self, change: Change, code: int) -> None:
         if change[1] == 0:
             return
-        if change[0] == _TAG:
+        if change[0] == TAG:
             categories.name(change[2])
-        if code == core.UNKNOWN:
-            raise _stray(change)
+        if code == codes.UNKNOWN:
+            raise stray(change)
+        if change[0] == FREE and self.trace.enabled and self.compiled:
+            code = entries.recorded_give.entry(
+                self._header, change[1], now_us(), self.trace.context(2)
+            )
+            if code == codes.DONE:
+                return
         self.queue.append(change)
         if self.settle(change):
-            raise _stray(change)
+            raise stray(change)
 
-    def settle(self, own: _Queued | None = None) -> bool:
+    def settle(self, own: Change | None = None) -> bool:
         """Carry out queued frees and tags, unless a call in progress will.
 
         Returns whether the queued change `own` named no block in use.
         """
-        strays: list[_Queued] = []
+        strays: list[Change] = []
         while self.queue and self._guard.enter(blocking=False):
             try:
                 strays += self._drain()
             finally:
                 self._guard.leave()
-        _warn_of(stray for stray in strays if stray is not own)
-        return any(stray is own for stray in strays)
+        warn_of(change for change in strays if change is not own)
+        return any(change is own for change in strays)
 
-    def _drain(self) -> list[_Queued]:
+    def _drain(self) -> list[Change]:
         """Empty the queue, inside the guard; return what named no block in use."""
         strays = []
         while self.queue:
             change = self.queue.popleft()
-            if self._apply(change) == core.UNKNOWN:
+            if self._apply(change) == codes.UNKNOWN:
                 strays.append(change)
         return strays
 
-    def _apply(self, change: _Queued) -> int:
+    def _apply(self, change: Change) -> int:
         kind, address, *rest = change
-        if kind == _ADOPT:
+        self._enter_core()
+        if kind == ADOPT:
             return self._adopt(address, *rest)
-        if kind == _FREE:
-            if self.trace.enabled:
-                self.trace.add_free(address)
-            return self._call(entries.held_give, core.give, address)
-        if self.trace.enabled:
-            self.trace.add_tag(address, *rest)
-        tables = self.tables
-        return int(core.retag(tables.header, tables.blocks, tables.index, address, *rest))
+        if kind == FREE:
+            return self._release(address)
+        return int(retag(self.tables.header, self.tables.blocks, address, *rest))
+
+    def _release(self, address: int) -> int:
+        """Free a block inside the guard."""
+        header, blocks = self.tables.header, self.tables.blocks
+        k = find(header, blocks, address)
+        if k == 0:
+            return codes.UNKNOWN
+        leave_index(header, blocks, k)
+        try:
+            policy.release(header, blocks, self._outside, k)
+        except BaseException:
+            if blocks[k + STATE] == DEFERRED:
+                # Not every stream's event could be recorded: the next request tries again.
+                events.defer(header, blocks, k)
+            raise
+        return codes.DONE
 
     def _adopt(self, address: int, nbytes: int, stream: int, category: int) -> int:
-        if self.trace.enabled:
-            size = core.segment_size(core.round_size(nbytes))
-            self.trace.add(trace.SEGMENT_ALLOC, address, size, stream, category)
-            self.trace.add_alloc(address, nbytes, stream, category)
-        tables = self.tables
-        request = address, nbytes, stream, category
-        while core.adopt(tables.header, tables.blocks, tables.index, *request) == core.ROWS_NEEDED:
-            tables.grow()
-        return core.DONE
+        header, blocks = self.tables.header, self.tables.blocks
+        size = sizes.round_size(header, nbytes)
+        pool = sizes.pool_for(blocks, 0, size)
+        whole = add_segment(
+            header, blocks, pool, stream, address, sizes.segment_size(header, size)
+        )  # fmt: skip
+        cut = sizes.should_split(header, blocks, whole, size, False)
+        enter_index(header, blocks, hand_out(header, blocks, whole, size, nbytes, category, cut))
+        return codes.DONE
 
 
-def _warn_of(strays: Iterable[_Queued]) -> None:
-    """Report queued changes that named no block in use, where their callers cannot be told."""
-    for stray in strays:
-        warnings.warn(str(_stray(stray)), RuntimeWarning, stacklevel=4)
-
-
-def _stray(change: _Queued) -> ArgumentValueError:
-    name = "tag" if change[0] == _TAG else "free"
-    return ArgumentValueError(
-        name,
-        expected="the address of a block in use",
-        got=f"{change[1]:#x}",
-        remedy="each block is freed once, by whoever asked for it",
-    )
+def _first_configuration(
+    upstream: Upstream, settings: AllocatorSettings | str | None
+) -> Configuration:
+    if not isinstance(settings, AllocatorSettings):
+        settings = AllocatorSettings().updated(settings or "")
+    total = upstream.capacity
+    return Configuration(settings, total).with_fraction(settings.per_process_memory_fraction)
 
 
 def _check_request(device: str, nbytes: int, category: int) -> None:
     if nbytes < 0:
         raise ArgumentValueError("malloc", expected="a size of 0 bytes or more", got=nbytes)
-    if nbytes > core.MAX_REQUEST:
+    if nbytes > sizes.MAX_REQUEST:
         raise absurd_request(device, nbytes)
     categories.name(category)

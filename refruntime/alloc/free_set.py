@@ -2,15 +2,16 @@
 
 State
 -----
-All of it is in the rows of the blocks table `b` (see `tables`). Free blocks are ordered by stream,
-size, age of their segment, and address. A free set is a treap: a binary search tree whose parents
-have higher priorities than their children. Priorities are fixed random numbers, so that the depth
-is logarithmic in the number of blocks, whatever their keys.
+All of it is in the rows of the blocks table `b` (see `tables`). A set is a treap: a binary search
+tree whose parents have higher priorities than their children. Priorities are fixed random numbers,
+so that the depth is logarithmic in the number of blocks, whatever their keys. A pool has two: its
+free blocks, ordered by stream, size, age of their segment and address; and its unmapped blocks
+(addresses without memory, in expandable segments), ordered by stream and address.
 
 Invariants
 ----------
-* The word at ``root_of(pool)`` names the root of a pool's set; 0 stands for an empty tree.
-* A block's key (STREAM, SIZE, AGE, ADDRESS) does not change while it is in a set.
+* The word at ``pool + FREE_ROOT`` (or ``+ UNMAPPED_ROOT``) names a set's root; 0: an empty tree.
+* A block's key (STREAM, SIZE, AGE, ADDRESS, STATE) does not change while it is in a set.
 * The shape of a tree follows from its members alone, not from the order of their coming.
 """
 # The bodies are compiled by Numba, which infers their types: every value is a 64-bit integer.
@@ -22,23 +23,30 @@ from refruntime._native import device_function
 from refruntime.alloc.tables import (
     ADDRESS,
     AGE,
+    FREE_ROOT,
+    INSERTED,
     LEFT,
     NEXT,
     POOL,
     PREVIOUS,
     PRIORITY,
     RIGHT,
+    SEARCHES,
     SIZE,
+    STATE,
     STREAM,
-    root_of,
+    UNMAPPED,
+    UNMAPPED_ROOT,
 )
 
 
 @device_function
 def precedes(b, k, other):
-    """Return whether block `k` comes before `other` in a free set."""
+    """Return whether block `k` comes before `other` in their set."""
     if b[k + STREAM] != b[other + STREAM]:
         return b[k + STREAM] < b[other + STREAM]
+    if b[k + STATE] == UNMAPPED:
+        return b[k + ADDRESS] < b[other + ADDRESS]
     if b[k + SIZE] != b[other + SIZE]:
         return b[k + SIZE] < b[other + SIZE]
     if b[k + AGE] != b[other + AGE]:
@@ -48,11 +56,24 @@ def precedes(b, k, other):
 
 @device_function
 def insert_free(b, k):
-    """Put block `k` into its pool's free set.
+    """Put block `k` into its pool's free set."""
+    pool = b[k + POOL]
+    b[k + INSERTED] = b[pool + SEARCHES]
+    insert(b, pool + FREE_ROOT, k)
+
+
+@device_function
+def insert_unmapped(b, k):
+    """Put block `k` into its pool's set of unmapped blocks."""
+    insert(b, b[k + POOL] + UNMAPPED_ROOT, k)
+
+
+@device_function
+def insert(b, link, k):
+    """Put block `k` into the set whose root the word at `link` names.
 
     Go down to where its priority belongs, then split what is below by its key.
     """
-    link = root_of(b[k + POOL])
     node = b[link]
     while node != 0 and b[node + PRIORITY] >= b[k + PRIORITY]:
         link = node + (LEFT if precedes(b, k, node) else RIGHT)
@@ -75,7 +96,7 @@ def insert_free(b, k):
 
 @device_function
 def unlink(b, link):
-    """Take the block that the word at `link` names out of its free set, joining its subtrees."""
+    """Take the block that the word at `link` names out of its set, joining its subtrees."""
     k = b[link]
     before = b[k + LEFT]
     after = b[k + RIGHT]
@@ -94,7 +115,18 @@ def unlink(b, link):
 @device_function
 def remove_free(b, k):
     """Take block `k` out of its pool's free set."""
-    link = root_of(b[k + POOL])
+    remove(b, b[k + POOL] + FREE_ROOT, k)
+
+
+@device_function
+def remove_unmapped(b, k):
+    """Take block `k` out of its pool's set of unmapped blocks."""
+    remove(b, b[k + POOL] + UNMAPPED_ROOT, k)
+
+
+@device_function
+def remove(b, link, k):
+    """Take block `k` out of the set whose root the word at `link` names."""
     while b[link] != k:
         link = b[link] + (LEFT if precedes(b, k, b[link]) else RIGHT)
     unlink(b, link)
@@ -103,7 +135,7 @@ def remove_free(b, k):
 @device_function
 def best_fit(b, pool, stream, size):
     """Return the place of the word that names the smallest free block that fits, or 0."""
-    link = root_of(pool)
+    link = pool + FREE_ROOT
     found = 0
     node = b[link]
     while node != 0:
@@ -120,19 +152,28 @@ def best_fit(b, pool, stream, size):
 
 
 @device_function
-def next_whole(b, pool, k):
-    """Return the first block after `k` (0: from the start) that fills its segment, or 0."""
-    k = successor(b, pool, k)
-    while k != 0 and is_split(b, k):
-        k = successor(b, pool, k)
-    return k
+def last_below(b, pool, stream, size):
+    """Return the last free block of a stream that is smaller than `size`, or 0."""
+    node = b[pool + FREE_ROOT]
+    found = 0
+    while node != 0:
+        short = b[node + SIZE] < size if b[node + STREAM] == stream else b[node + STREAM] < stream
+        if short:
+            found = node
+            node = b[node + RIGHT]
+        else:
+            node = b[node + LEFT]
+    return found if found != 0 and b[found + STREAM] == stream else 0
 
 
 @device_function
-def successor(b, pool, k):
-    """Return the block after `k` in a pool's free set (the first one if `k` is 0), or 0."""
+def successor(b, root, k):
+    """Return the block after `k` in a set (the first one if `k` is 0), or 0.
+
+    `k` itself need no longer be in the set, if its key still stands in its row.
+    """
     found = 0
-    node = b[root_of(pool)]
+    node = b[root]
     while node != 0:
         if k == 0 or precedes(b, k, node):
             found = node
@@ -140,6 +181,34 @@ def successor(b, pool, k):
         else:
             node = b[node + RIGHT]
     return found
+
+
+@device_function
+def predecessor(b, root, k):
+    """Return the block before `k` in a set, or 0."""
+    found = 0
+    node = b[root]
+    while node != 0:
+        if precedes(b, node, k):
+            found = node
+            node = b[node + RIGHT]
+        else:
+            node = b[node + LEFT]
+    return found
+
+
+@device_function
+def first_unmapped(b, pool, stream):
+    """Return the unmapped block of a stream with the lowest address, or 0."""
+    found = 0
+    node = b[pool + UNMAPPED_ROOT]
+    while node != 0:
+        if b[node + STREAM] < stream:
+            node = b[node + RIGHT]
+        else:
+            found = node
+            node = b[node + LEFT]
+    return found if found != 0 and b[found + STREAM] == stream else 0
 
 
 @device_function

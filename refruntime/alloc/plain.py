@@ -11,7 +11,7 @@ Invariants
 
 from __future__ import annotations
 
-from refruntime.alloc import core
+from refruntime.alloc import sizes
 from refruntime.alloc.oom import Shortage
 from refruntime.alloc.upstream import Upstream, UpstreamExhausted
 from refruntime.errors import ArgumentValueError
@@ -37,7 +37,7 @@ class PlainAllocator:
         """Return the address of `nbytes` bytes; raises OutOfMemoryError."""
         if nbytes == 0:
             return 0
-        size = core.round_size(nbytes)
+        size = sizes.round_up(max(nbytes, 1), sizes.MIN_BLOCK)
         try:
             address = self.upstream.reserve(size, stream)
         except UpstreamExhausted:

@@ -13,29 +13,37 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 from refruntime.alloc import categories
+from refruntime.alloc.counters import reset_all_peaks
+from refruntime.alloc.settings import AllocatorSettings
 from refruntime.alloc.tables import (
+    ACTIVE_BYTES,
     ALLOCATED_BYTES,
     CATEGORY_BYTES,
     CURRENT,
+    FIRST_RESERVED,
     INACTIVE_SPLIT_BYTES,
-    LARGE,
+    NAME_FIRST,
+    NAME_SECOND,
+    NEXT,
     NUM_ALLOC_RETRIES,
     NUM_DEVICE_ALLOC,
     NUM_DEVICE_FREE,
+    NUM_OOM_REJECTIONS,
     NUM_OOMS,
     NUM_SYNC_ALL_STREAMS,
+    OVERSIZE,
     PEAK,
     PEAK_ALL,
-    REQUESTED_BYTES,
+    PRIVATE_PEAK_ALL,
     RESERVED_BYTES,
-    SMALL,
     STATISTICS,
     TOTAL,
+    Tables,
 )
 
 Header = Any
@@ -47,21 +55,11 @@ COUNTS: Final[Mapping[str, int]] = MappingProxyType(
         "num_sync_all_streams": NUM_SYNC_ALL_STREAMS,
         "num_device_alloc": NUM_DEVICE_ALLOC,
         "num_device_free": NUM_DEVICE_FREE,
+        "num_oom_rejections": NUM_OOM_REJECTIONS,
     }
 )
-_POOLS: Final = (("small_pool", SMALL), ("large_pool", LARGE))
-# With no limit on splitting no block is oversize, and with no refusal in advance none is refused.
-_ALWAYS: Final[Mapping[str, int]] = MappingProxyType(
-    {
-        **{
-            f"oversize_{what}.{field}": 0
-            for what in ("allocations", "segments")
-            for field in ("current", "peak", "allocated", "freed")
-        },
-        "num_oom_rejections": 0,
-        "max_split_size": -1,
-    }
-)
+_POOLS: Final = (("small_pool", 0), ("large_pool", 1))
+_ALL_STATISTICS: Final = {**STATISTICS, **OVERSIZE}
 
 
 class Baseline:
@@ -72,12 +70,16 @@ class Baseline:
         self._current: dict[tuple[int, int], int] = {}
         self._counts: dict[str, int] = {}
 
-    def move(self, h: Header) -> None:
+    def move(self, tables: Tables) -> None:
         """Count from now on."""
-        for stat in STATISTICS.values():
+        h = tables.header
+        places = [(h, stat) for stat in _ALL_STATISTICS.values()]
+        places += [(tables.blocks, row) for row in _private_rows(tables)]
+        for words, stat in places:
             for _, pool in _POOLS:
-                self._total[stat, pool] = h[stat + TOTAL + pool]
-                self._current[stat, pool] = h[stat + CURRENT + pool]
+                # Rows and words of the header are told apart by their size.
+                self._total[stat, pool] = words[stat + TOTAL + pool]
+                self._current[stat, pool] = words[stat + CURRENT + pool]
         self._counts = {name: h[word] for name, word in COUNTS.items()}
 
     def totals(self, h: Header, stat: int, pool: int) -> tuple[int, int]:
@@ -92,35 +94,70 @@ class Baseline:
         return int(h[COUNTS[name]]) - self._counts.get(name, 0)
 
 
-def current(h: Header, stat: int) -> int:
+def current_of(h: Header, stat: int) -> int:
     """Return the current value of a statistic over both pools."""
-    return int(h[stat + CURRENT + SMALL] + h[stat + CURRENT + LARGE])
+    return int(h[stat + CURRENT] + h[stat + CURRENT + 1])
 
 
-def reset_peaks(h: Header) -> None:
+def reset_peaks(tables: Tables) -> None:
     """Make every peak the current value."""
-    for stat in STATISTICS.values():
-        for _, pool in _POOLS:
-            h[stat + PEAK + pool] = h[stat + CURRENT + pool]
-        h[stat + PEAK_ALL] = current(h, stat)
+    reset_all_peaks(tables.header, tables.blocks)
 
 
-def memory_stats(h: Header, baseline: Baseline) -> dict[str, int]:
-    """Return all statistics, keyed as ``torch.cuda.memory_stats`` keys them, sorted by key."""
-    stats = dict(_ALWAYS)
+def memory_stats(
+    tables: Tables, baseline: Baseline, first: AllocatorSettings
+) -> dict[str, int]:
+    """Return all statistics, keyed as ``torch.cuda.memory_stats`` keys them, sorted by key.
+
+    As there, ``max_split_size`` is that of the `first` settings, whatever was set since.
+    """
+    h = tables.header
+    stats: dict[str, int] = {"max_split_size": first.as_snapshot()["max_split_size"]}
     for name, stat in STATISTICS.items():
         pools = {label: (pool, *baseline.totals(h, stat, pool)) for label, pool in _POOLS}
         for label, (pool, allocated, freed) in pools.items():
-            stats[f"{name}.{label}.current"] = h[stat + CURRENT + pool]
-            stats[f"{name}.{label}.peak"] = h[stat + PEAK + pool]
-            stats[f"{name}.{label}.allocated"] = allocated
-            stats[f"{name}.{label}.freed"] = freed
-        stats[f"{name}.all.current"] = current(h, stat)
-        stats[f"{name}.all.peak"] = h[stat + PEAK_ALL]
-        stats[f"{name}.all.allocated"] = sum(row[1] for row in pools.values())
-        stats[f"{name}.all.freed"] = sum(row[2] for row in pools.values())
-    stats.update({name: baseline.count(h, name) for name in COUNTS})
+            current, peak = h[stat + CURRENT + pool], h[stat + PEAK + pool]
+            stats |= _fields(f"{name}.{label}", current, peak, allocated, freed)
+        came, went = (sum(row[field] for row in pools.values()) for field in (1, 2))
+        stats |= _fields(f"{name}.all", current_of(h, stat), h[stat + PEAK_ALL], came, went)
+    for name, stat in OVERSIZE.items():
+        stats |= _fields(name, h[stat], h[stat + PEAK], *baseline.totals(h, stat, 0))
+    stats |= _private_stats(tables, baseline)
+    stats |= {name: baseline.count(h, name) for name in COUNTS}
     return dict(sorted(stats.items()))
+
+
+def _fields(prefix: str, current: int, peak: int, allocated: int, freed: int) -> dict[str, int]:
+    return {
+        f"{prefix}.current": current,
+        f"{prefix}.peak": peak,
+        f"{prefix}.allocated": allocated,
+        f"{prefix}.freed": freed,
+    }
+
+
+def _private_stats(tables: Tables, baseline: Baseline) -> dict[str, int]:
+    """Return the reserved bytes of each private pool that ever had any."""
+    b, stats = tables.blocks, {}
+    for row in _private_rows(tables):
+        if b[row + TOTAL] + b[row + TOTAL + 1] == 0:
+            continue
+        name = f"reserved_bytes_by_private_pools.{b[row + NAME_FIRST]}_{b[row + NAME_SECOND]}"
+        pools = {label: (word, *baseline.totals(b, row, word)) for label, word in _POOLS}
+        for label, (word, allocated, freed) in pools.items():
+            current, peak = b[row + CURRENT + word], b[row + PEAK + word]
+            stats |= _fields(f"{name}.{label}", current, peak, allocated, freed)
+        came, went = (sum(entry[field] for entry in pools.values()) for field in (1, 2))
+        peak = b[row + PRIVATE_PEAK_ALL]
+        stats |= _fields(f"{name}.all", current_of(b, row), peak, came, went)
+    return stats
+
+
+def _private_rows(tables: Tables) -> Iterator[int]:
+    row = tables.header[FIRST_RESERVED]
+    while row:
+        yield row
+        row = tables.blocks[row + NEXT]
 
 
 def category_bytes(h: Header) -> dict[str, int]:
@@ -129,16 +166,19 @@ def category_bytes(h: Header) -> dict[str, int]:
 
 
 def attribution(h: Header) -> dict[str, int]:
-    """Return every reserved byte by what it is for: the categories, and three kinds of waste.
+    """Return every reserved byte by what it is for: the categories, and four kinds of waste.
 
-    ``rounding_waste`` is the difference between blocks and what was asked, ``split_waste`` is free
-    in segments that are partly in use, and ``cached`` is free in whole segments.
+    ``rounding_waste`` is the difference between blocks and what was asked, ``pending`` was freed
+    but waits for events, ``split_waste`` is free in segments that are partly in use, and ``cached``
+    is free in whole segments and pages.
     """
-    allocated = current(h, ALLOCATED_BYTES)
-    split = current(h, INACTIVE_SPLIT_BYTES)
+    wanted = category_bytes(h)
+    allocated, active = current_of(h, ALLOCATED_BYTES), current_of(h, ACTIVE_BYTES)
+    split = current_of(h, INACTIVE_SPLIT_BYTES)
     return {
-        **category_bytes(h),
-        "rounding_waste": allocated - current(h, REQUESTED_BYTES),
+        **wanted,
+        "rounding_waste": allocated - sum(wanted.values()),
+        "pending": active - allocated,
         "split_waste": split,
-        "cached": current(h, RESERVED_BYTES) - allocated - split,
+        "cached": current_of(h, RESERVED_BYTES) - active - split,
     }

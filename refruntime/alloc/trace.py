@@ -1,40 +1,73 @@
-"""The event trace of an allocator: what happened, when, to which bytes, and who asked.
+"""The history of an allocator: what happened, when, to which bytes, and who asked.
 
 State
 -----
-A `Trace` holds the events since recording began, the blocks and segments that were there before,
-and the alloc event of each live block.
+The entries are in the ring of the tables, written by the core. A `Trace` holds what the core knows
+nothing of: the Python stacks, each once, by number; and the blocks and segments that were there when
+recording began.
 
 Invariants
 ----------
 * Nothing is written, and no clock is read, while recording is off.
 * Sizes are the bytes asked for (alloc, free, tag) or real ones (segment events, oom).
-* Replaying `initial` and then `events` gives the allocator's state at any event between.
+* Replaying `initial` and then `events` gives the allocator's state at any event between, unless
+  the ring has dropped its oldest entries.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
-from refruntime.alloc import categories
+from refruntime.alloc import categories, counters
+from refruntime.alloc.tables import (
+    ACTION,
+    ENTRY_ADDRESS,
+    ENTRY_CATEGORY,
+    ENTRY_CONTEXT,
+    ENTRY_POOL,
+    ENTRY_SIZE,
+    ENTRY_STREAM,
+    ENTRY_TIME,
+    TRACE_COUNT,
+    Tables,
+)
 
 ALLOC: Final = "alloc"
 FREE_REQUESTED: Final = "free_requested"
 FREE_COMPLETED: Final = "free_completed"
 SEGMENT_ALLOC: Final = "segment_alloc"
 SEGMENT_FREE: Final = "segment_free"
+SEGMENT_MAP: Final = "segment_map"
+SEGMENT_UNMAP: Final = "segment_unmap"
 OOM: Final = "oom"
 TAG: Final = "tag"
+SNAPSHOT: Final = "snapshot"
+ANNOTATE: Final = "annotate"
+
+ACTIONS: Final[dict[int, str]] = {
+    counters.ALLOC: ALLOC,
+    counters.FREE_REQUESTED: FREE_REQUESTED,
+    counters.FREE_COMPLETED: FREE_COMPLETED,
+    counters.SEGMENT_ALLOC: SEGMENT_ALLOC,
+    counters.SEGMENT_FREE: SEGMENT_FREE,
+    counters.SEGMENT_MAP: SEGMENT_MAP,
+    counters.SEGMENT_UNMAP: SEGMENT_UNMAP,
+    counters.OOM: OOM,
+    counters.TAG: TAG,
+    counters.SNAPSHOT: SNAPSHOT,
+    counters.ANNOTATE: ANNOTATE,
+}
 
 # One frame: file, line, function.
 Frame = tuple[str, int, str]
 Frames = tuple[Frame, ...]
 NO_FRAMES: Final[Frames] = ()
+PoolId = tuple[int, int]
 
 _OWN_FOLDER: Final = str(Path(__file__).parent)
 
@@ -53,6 +86,7 @@ class TraceEvent(NamedTuple):
     category: int
     time_us: int
     frames: Frames = NO_FRAMES
+    pool: PoolId = (0, 0)
 
 
 class Sample(NamedTuple):
@@ -63,82 +97,127 @@ class Sample(NamedTuple):
     reserved: int
 
 
+class Stacks:
+    """Python stacks by number, each kept once; number 0 is no stack.
+
+    A stack is kept as the code and the place in it of each frame; lines are worked out when
+    somebody reads it.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, ...], int] = {}
+        self._stacks: list[list[tuple[CodeType, int]]] = [[]]
+        self._frames: dict[int, Frames] = {}
+
+    def current(self, depth: int = 1) -> int:
+        """Return the number of the stack `depth` calls up, without the allocator's own frames."""
+        frame = sys._getframe(depth)
+        while frame.f_code.co_filename.startswith(_OWN_FOLDER) and frame.f_back is not None:
+            frame = frame.f_back
+        # Hashing a code object reads all of it; its identity does as well, as it is kept alive.
+        key: list[int] = []
+        top: FrameType | None = frame
+        while top is not None:
+            key += id(top.f_code), top.f_lasti
+            top = top.f_back
+        places = tuple(key)
+        number = self._numbers.get(places)
+        return self._enter(places, frame) if number is None else number
+
+    def _enter(self, places: tuple[int, ...], frame: FrameType) -> int:
+        """Give a stack that is new a number."""
+        number = self._numbers[places] = len(self._stacks)
+        found: list[tuple[CodeType, int]] = []
+        top: FrameType | None = frame
+        while top is not None:
+            found.append((top.f_code, top.f_lasti))
+            top = top.f_back
+        self._stacks.append(found)
+        return number
+
+    def frames(self, number: int) -> Frames:
+        """Return the frames of a stack, innermost first."""
+        found = self._frames.get(number)
+        if found is None:
+            found = self._frames[number] = tuple(
+                (code.co_filename, _line_of(code, place), code.co_qualname)
+                for code, place in self._stacks[number]
+            )
+        return found
+
+
+def _line_of(code: CodeType, place: int) -> int:
+    """Return the line of a place in a code object."""
+    for start, stop, line in code.co_lines():
+        if start <= place < stop and line is not None:
+            return line
+    return code.co_firstlineno
+
+
 class Trace:
     """The recorder of one allocator.
 
     Attributes
     ----------
     enabled, stacks : bool
-        Whether events, and the Python frames of each alloc, are recorded.
+        Whether events, and the Python frames of those who asked, are recorded.
     initial : list of TraceEvent
         The segments and live blocks at the start, as events.
-    events : deque of TraceEvent
-        What happened since; with `max_entries` only the last ones are kept.
-    live : dict
-        The alloc event of each live block by address, with the category it has now.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tables: Tables) -> None:
         self.enabled = False
         self.stacks = False
         self.initial: list[TraceEvent] = []
-        self.events: deque[TraceEvent] = deque()
-        self.live: dict[int, TraceEvent] = {}
+        self._tables = tables
+        self._known = Stacks()
 
     def start(
         self, initial: Iterable[TraceEvent], stacks: bool, max_entries: int | None = None
     ) -> None:
         """Drop what was recorded, and begin anew from the state in `initial`."""
         self.initial = list(initial)
-        self.events = deque(maxlen=max_entries)
-        self.live = {event.addr: event for event in self.initial if event.action == ALLOC}
+        self._known = Stacks()
+        self._tables.start_trace(max_entries)
         self.enabled, self.stacks = True, stacks
 
     def stop(self) -> None:
         """Stop recording; what was recorded stays readable."""
+        self._tables.stop_trace()
         self.enabled = False
 
-    def add(self, action: str, addr: int, size: int, stream: int, category: int) -> None:
-        """Record an event now that is about segments or a failure."""
-        self.events.append(TraceEvent(action, addr, size, stream, category, now_us()))
+    def context(self, depth: int = 1) -> int:
+        """Return the number of the stack `depth` calls up, or 0 if stacks are not recorded."""
+        return self._known.current(depth + 2) if self.stacks else 0
 
-    def add_alloc(self, addr: int, size: int, stream: int, category: int) -> None:
-        """Record that a block came into use."""
-        frames = user_frames() if self.stacks else NO_FRAMES
-        event = TraceEvent(ALLOC, addr, size, stream, category, now_us(), frames)
-        self.live[addr] = event
-        self.events.append(event)
+    def frames(self, context: int) -> Frames:
+        """Return the frames of a stack by number."""
+        return self._known.frames(context)
 
-    def add_free(self, addr: int) -> None:
-        """Record that a block was given back; unknown addresses are the allocator's to refuse."""
-        event = self.live.pop(addr, None)
-        if event is not None:
-            self.add(FREE_REQUESTED, addr, event.size, event.stream, event.category)
-            self.add(FREE_COMPLETED, addr, event.size, event.stream, event.category)
+    def __len__(self) -> int:
+        return int(self._tables.header[TRACE_COUNT])
 
-    def add_tag(self, addr: int, category: int) -> None:
-        """Record that a block got another category."""
-        event = self.live.get(addr)
-        if event is not None:
-            self.live[addr] = event._replace(category=category)
-            self.add(TAG, addr, event.size, event.stream, category)
+    @property
+    def events(self) -> list[TraceEvent]:
+        """What happened since the start; with `max_entries` only the last ones."""
+        return [self._event(row) for row in self._tables.trace_entries().tolist()]
+
+    def _event(self, row: list[int]) -> TraceEvent:
+        return TraceEvent(
+            ACTIONS[row[ACTION]],
+            row[ENTRY_ADDRESS],
+            row[ENTRY_SIZE],
+            row[ENTRY_STREAM],
+            row[ENTRY_CATEGORY],
+            row[ENTRY_TIME],
+            self._known.frames(row[ENTRY_CONTEXT]),
+            (row[ENTRY_POOL] >> 32, row[ENTRY_POOL] & 0xFFFFFFFF),
+        )
 
 
 def now_us() -> int:
     """Return the wall clock in microseconds since the epoch."""
     return time.time_ns() // 1000
-
-
-def user_frames(limit: int = 64) -> Frames:
-    """Return the calling frames, innermost first, without those of the allocator itself."""
-    frame = sys._getframe(1)
-    found: list[Frame] = []
-    while frame is not None and len(found) < limit:
-        code = frame.f_code
-        if found or not code.co_filename.startswith(_OWN_FOLDER):
-            found.append((code.co_filename, frame.f_lineno, code.co_qualname))
-        frame = frame.f_back  # type: ignore[assignment]
-    return tuple(found)
 
 
 def timeline(events: Iterable[TraceEvent]) -> Iterator[Sample]:
@@ -153,11 +232,14 @@ def timeline(events: Iterable[TraceEvent]) -> Iterator[Sample]:
     live: dict[int, tuple[int, int]] = {}
     reserved = 0
     for event in events:
-        if event.action in (SEGMENT_ALLOC, SEGMENT_FREE):
-            reserved += event.size if event.action == SEGMENT_ALLOC else -event.size
+        if event.action in _RESERVED_SIGN:
+            reserved += _RESERVED_SIGN[event.action] * event.size
         elif not _apply(event, live, totals):
             continue
         yield Sample(event.time_us, tuple(totals), reserved)
+
+
+_RESERVED_SIGN: Final = {SEGMENT_ALLOC: 1, SEGMENT_MAP: 1, SEGMENT_FREE: -1, SEGMENT_UNMAP: -1}
 
 
 def _apply(event: TraceEvent, live: dict[int, tuple[int, int]], totals: list[int]) -> bool:

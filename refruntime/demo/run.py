@@ -119,7 +119,7 @@ def _replays(trace: alloc.Trace) -> list[StrategyResult]:
     print(f"\nthe run's {len(requests):,} requests, replayed:")
     for name, label in STRATEGIES.items():
         begin = time.perf_counter()
-        result = alloc.replay(requests, name)
+        result = alloc.run_strategy(requests, name)
         seconds = time.perf_counter() - begin
         results.append(
             {

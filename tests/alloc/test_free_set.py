@@ -19,20 +19,21 @@ def _filled(keys: list[Key], pool: int = t.LARGE) -> tuple[Tables, dict[Key, int
         tables.grow()
     rows = {}
     for number, key in enumerate(keys):
-        k = (1 + t.POOLS + number) * t.ROW
+        k = (t.FIRST_FREE_ROW + number) * t.ROW
         rows[key] = k
         for field, value in zip((t.STREAM, t.SIZE, t.AGE, t.ADDRESS), key, strict=True):
             tables.blocks[k + field] = value
         tables.blocks[k + t.POOL] = pool
+        tables.blocks[k + t.STATE] = t.FREE
         free_set.insert_free(tables.blocks, k)
     return tables, rows
 
 
 def _in_order(tables: Tables, pool: int = t.LARGE) -> list[int]:
-    found, k = [], free_set.successor(tables.blocks, pool, 0)
+    found, k = [], free_set.successor(tables.blocks, pool + t.FREE_ROOT, 0)
     while k:
         found.append(k)
-        k = free_set.successor(tables.blocks, pool, k)
+        k = free_set.successor(tables.blocks, pool + t.FREE_ROOT, k)
     return found
 
 
@@ -70,7 +71,7 @@ def test_depth_is_logarithmic_for_keys_that_come_in_order() -> None:
     def depth(k: int) -> int:
         return 1 + max(depth(b[k + t.LEFT]), depth(b[k + t.RIGHT])) if k else 0
 
-    assert depth(b[t.root_of(t.LARGE)]) <= 40
+    assert depth(b[t.LARGE + t.FREE_ROOT]) <= 40
 
 
 def test_the_shape_does_not_depend_on_the_order_of_coming() -> None:
@@ -79,19 +80,42 @@ def test_the_shape_does_not_depend_on_the_order_of_coming() -> None:
     before = tables.rows().copy()
     for key in (*keys[::2], *keys[1::2]):
         free_set.remove_free(tables.blocks, rows[key])
-    assert tables.blocks[t.root_of(t.LARGE)] == 0
+    assert tables.blocks[t.LARGE + t.FREE_ROOT] == 0
     for key in reversed(keys):
         free_set.insert_free(tables.blocks, rows[key])
     assert (tables.rows() == before).all()
 
 
-def test_next_whole_skips_blocks_that_share_their_segment() -> None:
-    tables, rows = _filled([(0, size, 0, 512 * size) for size in range(1, 6)])
-    for size in (1, 2, 4):
-        tables.blocks[rows[(0, size, 0, 512 * size)] + t.NEXT] = 99
-    for size in (3, 5):
-        tables.blocks[rows[(0, size, 0, 512 * size)] + t.NEXT] = 0
-    third, fifth = rows[(0, 3, 0, 1536)], rows[(0, 5, 0, 2560)]
-    assert free_set.next_whole(tables.blocks, t.LARGE, 0) == third
-    assert free_set.next_whole(tables.blocks, t.LARGE, third) == fifth
-    assert free_set.next_whole(tables.blocks, t.LARGE, fifth) == 0
+@given(st.lists(KEYS, unique=True, max_size=40), st.integers(0, 3), st.integers(1, 10))
+def test_last_below_is_the_largest_of_the_stream_that_is_too_small(
+    keys: list[Key], stream: int, size: int
+) -> None:
+    tables, rows = _filled(keys)
+    found = free_set.last_below(tables.blocks, t.LARGE, stream, size)
+    below = sorted(key for key in keys if key[0] == stream and key[1] < size)
+    assert found == (rows[below[-1]] if below else 0)
+
+
+@given(st.lists(KEYS, unique=True, min_size=1, max_size=40))
+def test_predecessor_undoes_successor(keys: list[Key]) -> None:
+    tables, _ = _filled(keys)
+    root = t.LARGE + t.FREE_ROOT
+    order = _in_order(tables)
+    assert [free_set.predecessor(tables.blocks, root, k) for k in order] == [0, *order[:-1]]
+
+
+@given(st.lists(KEYS, unique_by=lambda key: (key[0], key[3]), max_size=40), st.integers(0, 3))
+def test_unmapped_blocks_are_ordered_by_stream_and_address(keys: list[Key], stream: int) -> None:
+    tables, rows = _filled(keys)
+    for key in keys:
+        free_set.remove_free(tables.blocks, rows[key])
+        tables.blocks[rows[key] + t.STATE] = t.UNMAPPED
+        free_set.insert_unmapped(tables.blocks, rows[key])
+    own = sorted((key for key in keys if key[0] == stream), key=lambda key: key[3])
+    first = free_set.first_unmapped(tables.blocks, t.LARGE, stream)
+    assert first == (rows[own[0]] if own else 0)
+    found = []
+    while first and tables.blocks[first + t.STREAM] == stream:
+        found.append(first)
+        first = free_set.successor(tables.blocks, t.LARGE + t.UNMAPPED_ROOT, first)
+    assert found == [rows[key] for key in own]

@@ -56,7 +56,7 @@ def test_trace_shows_the_last_category_and_no_tags(make: MakeAllocator) -> None:
     snapshot, _ = _filled(make)
     (entries,) = snapshot["device_traces"]
     assert [(e["action"], e["size"], e["category"]) for e in entries] == [
-        ("segment_alloc", 20 * MIB, "activation"),
+        ("segment_alloc", 20 * MIB, "temporary"),
         ("alloc", 3 * MIB, "saved"),
         ("alloc", 700, "temporary"),
         ("free_requested", 700, "temporary"),

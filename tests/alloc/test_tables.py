@@ -31,14 +31,14 @@ def test_growing_quadruples_the_spare_rows_and_keeps_the_chain_whole() -> None:
         assert k not in seen
         seen.add(k)
         k = tables.blocks[k + t.NEXT]
-    assert seen == {row * t.ROW for row in range(1 + t.POOLS, 4 * before)}
+    assert seen == {row * t.ROW for row in range(t.FIRST_FREE_ROW, 4 * before)}
     assert tables.header[t.SPARE_ROWS] == len(seen)
 
 
 def test_priorities_are_positive_and_distinct() -> None:
     tables = Tables()
     tables.grow()
-    priorities = tables.rows()[1 + t.POOLS :, t.PRIORITY]
+    priorities = tables.rows()[t.FIRST_FREE_ROW :, t.PRIORITY]
     assert (priorities > 0).all()
     assert len(set(priorities.tolist())) == len(priorities)
 
@@ -60,7 +60,8 @@ def test_regular_addresses_spread_over_the_buckets(stride: int) -> None:
 
 
 def test_statistics_start_at_even_words_of_their_own() -> None:
-    starts = sorted(t.STATISTICS.values())
+    starts = sorted({**t.STATISTICS, **t.OVERSIZE}.values())
     assert all(start % 2 == 0 for start in starts)
     assert all(after - before == t.STAT_WORDS for before, after in itertools.pairwise(starts))
-    assert starts[-1] + t.STAT_WORDS == t.HEADER_WORDS
+    assert starts[0] == t.STATS and len(starts) == t.STAT_COUNT
+    assert starts[-1] + t.STAT_WORDS == t.EVENT_QUEUES

@@ -1,0 +1,168 @@
+"""Private pools as users see them: making them, directing requests to them, letting them go.
+
+State
+-----
+Which requests go to which private pool (`Route`), oldest first. The pools themselves are rows of
+the tables (see `pools`).
+
+Invariants
+----------
+* Of the routes that match a request, the one that was begun last counts.
+* The gate has ROUTED set while there is a route, so that compiled calls take the long way.
+* Everything but `row_for`, which its caller runs inside the guard, enters the guard itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from refruntime.alloc import pools
+from refruntime.alloc.guard import Guard
+from refruntime.alloc.tables import (
+    CAPTURES,
+    GATE,
+    MALLOC_COUNT,
+    NO_SPLIT,
+    ROUTED,
+    USE_COUNT,
+    USE_ON_OOM,
+    Tables,
+)
+from refruntime.alloc.upstream import Upstream
+from refruntime.errors import ArgumentValueError
+
+PoolId = tuple[int, int]
+StreamFilter = Callable[[int], bool]
+
+_numbers: Final = itertools.count(1)
+
+
+def new_pool_id() -> PoolId:
+    """Return a name for a private pool that no other has."""
+    return 0, next(_numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Requests that go to a private pool: those for which `matches` holds."""
+
+    pool: PoolId
+    row: int
+    matches: StreamFilter
+    captures: bool
+
+
+class PrivatePools:
+    """The private pools of one allocator."""
+
+    def __init__(self, tables: Tables, guard: Guard, upstreams: list[Upstream]) -> None:
+        self._tables = tables
+        self._guard = guard
+        self._upstreams = upstreams
+        self._routes: list[Route] = []
+
+    def row_for(self, stream: int) -> int:
+        """Return the private pool that serves a request of the calling thread, or 0."""
+        for route in reversed(self._routes):
+            if route.matches(stream):
+                return route.row
+        return 0
+
+    def create(
+        self,
+        pool: PoolId,
+        *,
+        no_split: bool = False,
+        use_on_oom: bool = False,
+        upstream: Upstream | None = None,
+    ) -> None:
+        """Make a private pool, or count one more user of it.
+
+        Parameters
+        ----------
+        pool : pair of int
+            Its name; see `new_pool_id`.
+        no_split : bool
+            Give out whole segments only.
+        use_on_oom : bool
+            Let its free blocks serve other requests when memory is short.
+        upstream : Upstream, optional
+            Where its segments come from, if not from the allocator's own.
+        """
+        with self._guard:
+            number = 0
+            if upstream is not None:
+                self._upstreams.append(upstream)
+                number = len(self._upstreams) - 1
+            self._need(pool, NO_SPLIT * no_split | USE_ON_OOM * use_on_oom, number)
+
+    def begin(
+        self, pool: PoolId, matches: StreamFilter | None = None, *, captures: bool = False
+    ) -> None:
+        """Serve requests from a private pool until `end`.
+
+        Parameters
+        ----------
+        pool : pair of int
+            The pool, made if it is not there; this counts as one user of it.
+        matches : callable, optional
+            Which streams' requests; by default those of the calling thread.
+        captures : bool
+            Whether a graph is being captured: then no events are asked for, and memory is not
+            given back.
+        """
+        thread = threading.get_ident()
+        own_thread: StreamFilter = lambda stream: threading.get_ident() == thread  # noqa: E731
+        with self._guard:
+            if any(route.pool == pool for route in self._routes):
+                raise ArgumentValueError("begin", expected="a pool not begun yet", got=repr(pool))
+            self._need(pool)
+            self._routes.append(Route(pool, self._find(pool), matches or own_thread, captures))
+            self._update()
+
+    def end(self, pool: PoolId) -> None:
+        """Serve requests from a pool no more; its user count stays."""
+        with self._guard:
+            found = [route for route in self._routes if route.pool == pool]
+            if not found:
+                raise ArgumentValueError("end", expected="a pool that was begun", got=repr(pool))
+            self._routes.remove(found[0])
+            self._update()
+
+    def release(self, pool: PoolId) -> None:
+        """Count one user of a pool less; without users its memory goes with the cache."""
+        with self._guard:
+            pools.release_pool(self._tables.header, self._tables.blocks, self._find(pool))
+
+    def use_count(self, pool: PoolId) -> int:
+        """Return how many graphs and pools of the user need a pool."""
+        with self._guard:
+            return self._tables.blocks[self._find(pool) + USE_COUNT]
+
+    def segment_count(self, pool: PoolId) -> int:
+        """Return how many segments a pool holds."""
+        with self._guard:
+            return self._tables.blocks[self._find(pool) + MALLOC_COUNT]
+
+    def _find(self, pool: PoolId) -> int:
+        row = pools.find_private_pool(self._tables.header, self._tables.blocks, *pool)
+        if row == 0:
+            raise ArgumentValueError("memory pool", expected="a pool in use", got=repr(pool))
+        return int(row)
+
+    def _need(self, pool: PoolId, flags: int = 0, upstream: int = 0) -> None:
+        self._tables.make_room()
+        header, blocks = self._tables.header, self._tables.blocks
+        row = pools.find_private_pool(header, blocks, *pool)
+        if row == 0:
+            row = pools.new_private_pool(header, blocks, *pool, flags, upstream)
+        pools.need_pool(header, blocks, row)
+
+    def _update(self) -> None:
+        header = self._tables.header
+        header[CAPTURES] = sum(route.captures for route in self._routes)
+        header[GATE] = header[GATE] | ROUTED if self._routes else header[GATE] & ~ROUTED
