@@ -117,6 +117,7 @@ PACKAGES: dict[str, tuple[str, str]] = {
     "sklearn": ("sklearn", "scikit-learn"),
     "scipy": ("scipy", "scipy"),
     "psutil": ("psutil", "psutil"),
+    "pynvml": ("pynvml", "nvidia-ml-py"),
     "opt_einsum": ("opt_einsum", "opt-einsum"),
     "hypothesis": ("hypothesis", "'refruntime[test]'"),
 }

@@ -32,7 +32,7 @@ from refruntime.alloc.blocks import hand_out, retag
 from refruntime.alloc.configuration import Configuration
 from refruntime.alloc.guard import Guard
 from refruntime.alloc.oom import Shortage, absurd_request
-from refruntime.alloc.private_pools import PrivatePools
+from refruntime.alloc.private_pools import PoolId, PrivatePools
 from refruntime.alloc.queue import ADOPT, FREE, TAG, Change, stray, warn_of
 from refruntime.alloc.rows import enter_index, find, leave_index
 from refruntime.alloc.segments import add_segment
@@ -187,6 +187,17 @@ class CachingAllocator:
         """The bytes of segments held."""
         return statistics.current_of(self.tables.header, RESERVED_BYTES)
 
+    def owns(self, address: int) -> bool:
+        """Whether a block in use has this address."""
+        with self._guard:
+            return find(self.tables.header, self.tables.blocks, address) != 0
+
+    @property
+    def memory_fraction(self) -> float:
+        """The share of the device's memory that may be reserved."""
+        configuration = self._configuration
+        return configuration.limit / configuration.device_bytes if configuration.limit >= 0 else 1.0
+
     @property
     def retries(self) -> int:
         """How often the cache was released to serve a request, ever."""
@@ -232,13 +243,20 @@ class CachingAllocator:
                 )
             events.record_use(header, blocks, k, stream)
 
-    def empty_cache(self) -> None:
-        """Give every segment, or page, that holds no block in use back to the upstream."""
+    def empty_cache(self, pool: PoolId | None = None) -> None:
+        """Give every segment, or page, that holds no block in use back to the upstream.
+
+        With `pool`: only those of this private pool, and only if nobody needs the pool any more.
+        """
         if self._guard.mine():
             return
         with self._guard:
             self._enter_core()
-            release.release_cached(self.tables.header, self.tables.blocks, self._outside)
+            header, blocks = self.tables.header, self.tables.blocks
+            if pool is None:
+                release.release_cached(header, blocks, self._outside)
+            else:
+                release.release_pool_cache(header, blocks, self._outside, self.pools.row_of(pool))
 
     # --- settings -----------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ Invariants
 ----------
 * Of the routes that match a request, the one that was begun last counts.
 * The gate has ROUTED set while there is a route, so that compiled calls take the long way.
-* Everything but `row_for`, which its caller runs inside the guard, enters the guard itself.
+* Everything but `row_for` and `row_of`, which their callers run inside the guard, enters the guard
+  itself.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class PrivatePools:
             if any(route.pool == pool for route in self._routes):
                 raise ArgumentValueError("begin", expected="a pool not begun yet", got=repr(pool))
             self._need(pool)
-            self._routes.append(Route(pool, self._find(pool), matches or own_thread, captures))
+            self._routes.append(Route(pool, self.row_of(pool), matches or own_thread, captures))
             self._update()
 
     def end(self, pool: PoolId) -> None:
@@ -136,19 +137,20 @@ class PrivatePools:
     def release(self, pool: PoolId) -> None:
         """Count one user of a pool less; without users its memory goes with the cache."""
         with self._guard:
-            pools.release_pool(self._tables.header, self._tables.blocks, self._find(pool))
+            pools.release_pool(self._tables.header, self._tables.blocks, self.row_of(pool))
 
     def use_count(self, pool: PoolId) -> int:
         """Return how many graphs and pools of the user need a pool."""
         with self._guard:
-            return self._tables.blocks[self._find(pool) + USE_COUNT]
+            return self._tables.blocks[self.row_of(pool) + USE_COUNT]
 
     def segment_count(self, pool: PoolId) -> int:
         """Return how many segments a pool holds."""
         with self._guard:
-            return self._tables.blocks[self._find(pool) + MALLOC_COUNT]
+            return self._tables.blocks[self.row_of(pool) + MALLOC_COUNT]
 
-    def _find(self, pool: PoolId) -> int:
+    def row_of(self, pool: PoolId) -> int:
+        """Return the row of a pool; raise if there is none. Its caller runs it inside the guard."""
         row = pools.find_private_pool(self._tables.header, self._tables.blocks, *pool)
         if row == 0:
             raise ArgumentValueError("memory pool", expected="a pool in use", got=repr(pool))

@@ -6,7 +6,7 @@ Importing it loads no driver and no package: what needs a GPU asks for it when i
 from __future__ import annotations
 
 from refruntime import _legacy
-from refruntime.cuda import amp, memory, random
+from refruntime.cuda import amp, host_memory, memory, random
 from refruntime.cuda.devices import (
     can_device_access_peer,
     current_device,
@@ -24,6 +24,7 @@ from refruntime.cuda.devices import (
     set_device,
     synchronize,
 )
+from refruntime.cuda.host_memory import *  # noqa: F403  the list of names stands there
 from refruntime.cuda.memory import *  # noqa: F403  the list of names stands there
 from refruntime.cuda.random import *  # noqa: F403  the list of names stands there
 
@@ -46,5 +47,6 @@ __all__ = [
     "get_device_capability", "get_device_name", "get_device_properties", "init", "is_available",
     "is_bf16_supported", "is_initialized", "memory", "random", "set_device", "synchronize",
 ]  # fmt: skip
+__all__ += host_memory.__all__
 __all__ += memory.__all__
 __all__ += random.__all__

@@ -17,6 +17,7 @@ import gzip
 import json
 import os
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,8 @@ class Player:
         self.workers: dict[int, ThreadPoolExecutor] = {}
         self.called: list[int] = []
         self.observed: list[list[Any]] = []
-        self.refused: list[list[int]] = []
+        self.refused: list[list[int]] = []  # filled by another thread, late
+        self.observes_refusals = False
         self.messages: list[str] = []
         self.keep: list[Any] = []
         self.last = 0
@@ -274,6 +276,7 @@ class Player:
         def observe(*values: int) -> None:
             self.refused.append(list(values))
 
+        self.observes_refusals = True
         words = [ctypes.c_int64, *[ctypes.c_uint64] * 3]
         function = ctypes.CFUNCTYPE(None, *words)(observe)
         self.keep.append(function)
@@ -314,7 +317,7 @@ def replay(events: list[Event]) -> dict[str, Any]:
                 player.segments.find(address) if address else (None,) * 2
             )
             outcome["block"] = st[0] - last
-        for name in ("called", "observed", "refused"):
+        for name in ("called", "observed"):
             if getattr(player, name):
                 outcome[name] = getattr(player, name)
                 setattr(player, name, [])
@@ -352,6 +355,10 @@ def _output(player: Player, results: list[Any], log: list[Any], snapshots: list[
         "results": results, "driver_log": log, "trace": trace, "snapshot": snapshot,
         "stats": dict(player.torch.cuda.memory_stats()), "messages": player.messages,
     }  # fmt: skip
+    if player.observes_refusals:
+        while len(player.refused) < output["stats"]["num_oom_rejections"]:
+            time.sleep(0.01)
+        output["refused"] = sorted(player.refused)
     if snapshots:
         output["snapshots"] = snapshots
     return output

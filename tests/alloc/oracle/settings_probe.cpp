@@ -1,3 +1,5 @@
+// settings_probe.cpp - reads every setting of PyTorch's allocators through the getters of its configuration
+// classes. Loaded through ctypes by record_settings.py.
 #include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #include <cstring>
