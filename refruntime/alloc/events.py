@@ -198,6 +198,8 @@ def record_event(h, b, o, k, stream):
 @device_function
 def process_events(h, b, o):
     """Free the blocks whose events have all passed, looking at each stream's oldest events."""
+    if h[EVENT_QUEUES + COUNT] == 0 and h[FIRST_DEFERRED] == 0:
+        return
     settle_deferred(h, b, o)
     i = next_entry(h, EVENT_QUEUES, 0)
     while i >= 0:

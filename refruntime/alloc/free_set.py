@@ -12,6 +12,8 @@ Invariants
 ----------
 * The word at ``pool + FREE_ROOT`` (or ``+ UNMAPPED_ROOT``) names a set's root; 0: an empty tree.
 * A block's key (STREAM, SIZE, AGE, ADDRESS, STATE) does not change while it is in a set.
+* LINK of a block in a set is the place of the word that names it, so that taking it out needs no
+  search.
 * The shape of a tree follows from its members alone, not from the order of their coming.
 """
 # The bodies are compiled by Numba, which infers their types: every value is a 64-bit integer.
@@ -26,6 +28,7 @@ from refruntime.alloc.tables import (
     FREE_ROOT,
     INSERTED,
     LEFT,
+    LINK,
     NEXT,
     POOL,
     PREVIOUS,
@@ -78,16 +81,16 @@ def insert(b, link, k):
     while node != 0 and b[node + PRIORITY] >= b[k + PRIORITY]:
         link = node + (LEFT if precedes(b, k, node) else RIGHT)
         node = b[link]
-    b[link] = k
+    hang(b, link, k)
     before = k + LEFT
     after = k + RIGHT
     while node != 0:
         if precedes(b, node, k):
-            b[before] = node
+            hang(b, before, node)
             before = node + RIGHT
             node = b[before]
         else:
-            b[after] = node
+            hang(b, after, node)
             after = node + LEFT
             node = b[after]
     b[before] = 0
@@ -102,34 +105,37 @@ def unlink(b, link):
     after = b[k + RIGHT]
     while before != 0 and after != 0:
         if b[before + PRIORITY] >= b[after + PRIORITY]:
-            b[link] = before
+            hang(b, link, before)
             link = before + RIGHT
             before = b[link]
         else:
-            b[link] = after
+            hang(b, link, after)
             link = after + LEFT
             after = b[link]
-    b[link] = before if before != 0 else after
+    rest = before if before != 0 else after
+    if rest != 0:
+        hang(b, link, rest)
+    else:
+        b[link] = 0
+
+
+@device_function
+def hang(b, link, k):
+    """Make the word at `link` name block `k`."""
+    b[link] = k
+    b[k + LINK] = link
 
 
 @device_function
 def remove_free(b, k):
     """Take block `k` out of its pool's free set."""
-    remove(b, b[k + POOL] + FREE_ROOT, k)
+    unlink(b, b[k + LINK])
 
 
 @device_function
 def remove_unmapped(b, k):
     """Take block `k` out of its pool's set of unmapped blocks."""
-    remove(b, b[k + POOL] + UNMAPPED_ROOT, k)
-
-
-@device_function
-def remove(b, link, k):
-    """Take block `k` out of the set whose root the word at `link` names."""
-    while b[link] != k:
-        link = b[link] + (LEFT if precedes(b, k, b[link]) else RIGHT)
-    unlink(b, link)
+    unlink(b, b[k + LINK])
 
 
 @device_function

@@ -11,7 +11,8 @@ Invariants
 * Robin Hood hashing with linear probing, Fibonacci hashing of the key, at most half full, growth by
   doubling from 4 buckets: what PyTorch's ``ska::flat_hash_map`` does, because the order in which
   PyTorch records and queries the events of several streams is the order of such a map.
-* A map that has reached its size limit gets fuller instead of growing: only the order then differs.
+* A map that has reached its size limit gets fuller instead of growing, and lets keys lie farther
+  from their buckets: only the order then differs.
 """
 # The bodies are compiled by Numba, which infers their types: every value is a 64-bit integer.
 # mypy: disable-error-code="no-untyped-def"
@@ -33,7 +34,6 @@ HEAD: Final = 2
 TAIL: Final = 3
 ENTRY: Final = 4
 EXTRA_ENTRIES: Final = 16  # behind the last bucket, for keys that lie far from their own
-
 
 
 def words_of_map(limit: int) -> int:
@@ -107,42 +107,75 @@ def lookup(h, m, key):
 
 
 @device_function
+def lookup_pair(h, m, key, head):
+    """Return the place of the entry with this key and this first word of payload, or 0.
+
+    For maps in which things that hash alike are told apart by their payload.
+    """
+    i = own_bucket(h[m + BUCKETS], key) if h[m + COUNT] > 0 else 0
+    distance = 1
+    while h[m + COUNT] > 0 and h[entry_at(m, i) + DISTANCE] >= distance:
+        if h[entry_at(m, i) + KEY] == key and h[entry_at(m, i) + HEAD] == head:
+            return entry_at(m, i)
+        i += 1
+        distance += 1
+    return 0
+
+
+@device_function
 def put(h, m, key, head, tail):
     """Enter a new key; return whether there was room for it."""
     if h[m + COUNT] + 1 >= h[m + LIMIT_BUCKETS]:
         return False
     if 2 * (h[m + COUNT] + 1) > h[m + BUCKETS] and h[m + BUCKETS] < h[m + LIMIT_BUCKETS]:
         grow_map(h, m)
-    while not place(h, m, key, head, tail):
-        if h[m + BUCKETS] >= h[m + LIMIT_BUCKETS]:
-            return False
+    while h[m + BUCKETS] < h[m + LIMIT_BUCKETS]:
+        if place(h, m, key, head, tail):
+            return True
         grow_map(h, m)
-    return True
+    return reaches(h, m, key) and place(h, m, key, head, tail)
 
 
 @device_function
 def place(h, m, key, head, tail):
-    """Enter a key without growing; return false, and change nothing, if a key gets too far away."""
-    if h[m + BUCKETS] == 0 or not reaches(h, m, key):
-        return False
+    """Enter a key without growing; return false if it, or one that it displaces, gets too far away.
+
+    In that case the map must grow at once. The displaced key then stands where the new one would
+    have stood: PyTorch's table leaves it there too, and the order in which growth enters the keys
+    anew follows from it.
+    """
     i = own_bucket(h[m + BUCKETS], key)
     distance = 1
-    while h[entry_at(m, i) + DISTANCE] != 0:
-        e = entry_at(m, i)
+    while h[entry_at(m, i) + DISTANCE] >= distance:
+        i += 1
+        distance += 1
+    if distance > h[m + MAX_DISTANCE]:
+        return False
+    first = entry_at(m, i)
+    e = first
+    while h[e + DISTANCE] != 0:
         if h[e + DISTANCE] < distance:
             distance, h[e + DISTANCE] = h[e + DISTANCE], distance
             key, h[e + KEY] = h[e + KEY], key
             head, h[e + HEAD] = h[e + HEAD], head
             tail, h[e + TAIL] = h[e + TAIL], tail
-        i += 1
+        elif distance == h[m + MAX_DISTANCE]:
+            fill(h, first, h[first + DISTANCE], key, head, tail)
+            return False
         distance += 1
-    e = entry_at(m, i)
+        e += ENTRY
+    fill(h, e, distance, key, head, tail)
+    h[m + COUNT] += 1
+    return True
+
+
+@device_function
+def fill(h, e, distance, key, head, tail):
+    """Write the entry at a place."""
     h[e + DISTANCE] = distance
     h[e + KEY] = key
     h[e + HEAD] = head
     h[e + TAIL] = tail
-    h[m + COUNT] += 1
-    return True
 
 
 @device_function
@@ -160,28 +193,35 @@ def reaches(h, m, key):
 
 @device_function
 def grow_map(h, m):
-    """Double the buckets and enter the keys anew, in the order in which they lay."""
-    old = h[m + BUCKETS]
-    buckets = _FIRST_BUCKETS if old == 0 else 2 * old
-    end = end_entry(h, m)
+    """Double the buckets, until all keys are in, in the order in which they lay."""
     # The old entries are moved out of the way, to the second half of the map's words.
     spare = entry_at(m, h[m + LIMIT_BUCKETS] + EXTRA_ENTRIES)
     count = 0
-    for i in range(end):
+    for i in range(end_entry(h, m)):
         e = entry_at(m, i)
         if h[e + DISTANCE] != 0:
-            s = spare + ENTRY * count
-            h[s + KEY] = h[e + KEY]
-            h[s + HEAD] = h[e + HEAD]
-            h[s + TAIL] = h[e + TAIL]
-            h[e + DISTANCE] = 0
+            fill(h, spare + ENTRY * count, 0, h[e + KEY], h[e + HEAD], h[e + TAIL])
             count += 1
+    whole = False
+    while not whole and h[m + BUCKETS] < h[m + LIMIT_BUCKETS]:
+        double(h, m)
+        whole = True
+        for i in range(count):
+            s = spare + ENTRY * i
+            whole = whole and place(h, m, h[s + KEY], h[s + HEAD], h[s + TAIL])
+
+
+@device_function
+def double(h, m):
+    """Empty the map, and give it twice the buckets, or the first ones."""
+    for i in range(end_entry(h, m)):
+        h[entry_at(m, i) + DISTANCE] = 0
+    buckets = max(2 * h[m + BUCKETS], _FIRST_BUCKETS)
+    h[m + COUNT] = 0
     h[m + BUCKETS] = buckets
     h[m + MAX_DISTANCE] = max(4, log2(buckets))
-    h[m + COUNT] = 0
-    for i in range(count):
-        s = spare + ENTRY * i
-        place(h, m, h[s + KEY], h[s + HEAD], h[s + TAIL])
+    if buckets >= h[m + LIMIT_BUCKETS]:
+        h[m + MAX_DISTANCE] = EXTRA_ENTRIES - 1
 
 
 @device_function

@@ -149,12 +149,18 @@ def run_strategy(
         Bytes of the virtual device.
     """
     if strategy not in STRATEGIES:
+        # Those of other runtimes register themselves when they are imported: when one is wanted.
+        from refruntime.alloc import strategies  # noqa: F401
+    if strategy not in STRATEGIES:
         raise ArgumentValueError(
             "strategy", expected="one of " + ", ".join(sorted(STRATEGIES)), got=repr(strategy)
         )
     requests = requests_of(history) if isinstance(history, Trace) else history
     upstream = VirtualUpstream(capacity)
     allocator = STRATEGIES[strategy](upstream)
+    prepare = getattr(allocator, "prepare", None)
+    if prepare is not None:
+        prepare(requests)
     timeline = _play(requests, allocator)
     return ReplayResult(
         strategy=strategy,

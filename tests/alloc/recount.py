@@ -102,6 +102,7 @@ def _check_set(
     def walk(k: int, bound: int) -> None:
         if k:
             assert b[k + t.PRIORITY] <= bound, "a child above its parent"
+            assert b[b[k + t.LINK]] == k, "a block that does not know its place"
             walk(b[k + t.LEFT], b[k + t.PRIORITY])
             found.append(tuple(b[k + field] for field in fields))
             walk(b[k + t.RIGHT], b[k + t.PRIORITY])

@@ -235,5 +235,5 @@ class PinnedMachine(RuleBasedStateMachine):
 
 TestPinnedMachine = PinnedMachine.TestCase
 TestPinnedMachine.settings = hypothesis_settings(
-    max_examples=150, stateful_step_count=40, deadline=None
+    max_examples=80, stateful_step_count=40, deadline=None
 )

@@ -92,8 +92,8 @@ def test_frees_of_unknown_blocks_are_left_out() -> None:
 
 
 def test_strategies_are_looked_up_by_name() -> None:
-    with pytest.raises(ArgumentValueError, match=r"one of caching, plain.*got 'buddy'"):
-        run_strategy(PROGRAM, "buddy")
+    with pytest.raises(ArgumentValueError, match=r"one of .*caching, .*plain.*got 'nonesuch'"):
+        run_strategy(PROGRAM, "nonesuch")
     with pytest.raises(ArgumentValueError, match="expected a new name"):
         register_strategy("plain", PlainAllocator)
     register_strategy("also plain", PlainAllocator)

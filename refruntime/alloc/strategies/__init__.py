@@ -12,6 +12,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+# This import registers PyTorch's other backend, "cuda-malloc-async".
+from refruntime.alloc import malloc_async
+from refruntime.alloc.caching import CachingAllocator
 from refruntime.alloc.strategies.bfc import BestFitCoalescing
 from refruntime.alloc.strategies.buddy import Buddy
 from refruntime.alloc.strategies.cupy_pool import CupyPool
@@ -53,3 +56,6 @@ FACTORIES: Final[dict[str, Callable[[Upstream], Strategy]]] = {
 
 for _name, _factory in FACTORIES.items():
     register_strategy(_name, _factory)
+register_strategy(
+    "caching-expandable", partial(CachingAllocator, settings="expandable_segments:True")
+)

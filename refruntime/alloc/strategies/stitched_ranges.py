@@ -8,7 +8,7 @@ Invariants
 ----------
 * A range that is dropped while it is in use keeps its addresses until it is given back.
 * A second mapping of a page is beyond what an upstream knows: the addresses of a range are real,
-  its mappings are counted (`chunks_mapped`).
+  its mappings are counted (`chunks_mapped`). So this serves replay, not tensors.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from refruntime.alloc.strategies import Pooled, Span, Stitching
 from refruntime.alloc.strategies.heap import PAGE
+from refruntime.alloc.strategy import Strategy
 from refruntime.alloc.upstream import AddressModel, VirtualUpstream
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -55,12 +56,13 @@ class Ledger(VirtualUpstream):
         return all(page in self.pages for page in range(first, address + size, PAGE))
 
 
-def memory_of(pool: Pooled, address: int) -> list[Span]:
-    """Return where the bytes of a block in use really are."""
+def memory_of(pool: Strategy, address: int, nbytes: int) -> list[Span]:
+    """Return where the bytes of a block in use really are; `nbytes` were asked for."""
     if isinstance(pool, Stitching) and address in pool._held:
         return pool._held[address][1]
-    block = pool.blocks[address]
-    return [Span(block.address, block.size)]
+    if isinstance(pool, Pooled):
+        return [Span(address, pool.blocks[address].size)]
+    return [Span(address, nbytes)]
 
 
-Build = Callable[[Ledger], Pooled]
+Build = Callable[[Ledger], Strategy]

@@ -8,7 +8,7 @@ from refruntime.alloc.strategies import Plan, Planned, Pooled
 from refruntime.alloc.strategies.layout import Uses
 from refruntime.alloc.strategies.planned import PlannedRounds
 from refruntime.alloc.strategies.planning import lives_of
-from refruntime.alloc.strategy import Request
+from refruntime.alloc.strategy import Request, run_strategy
 from tests.alloc.strategies.ledger import MIB, Ledger
 from tests.alloc.strategies.test_planning import STEPS, requests_from, training_run
 
@@ -118,3 +118,11 @@ def test_a_run_without_rounds_is_dynamic() -> None:
     pool.prepare(requests)
     serve(pool, requests)
     assert pool.mismatches == 50
+
+
+def test_a_replay_prepares_the_plan() -> None:
+    requests = training_run(20)
+    for name in ("stalloc", "stalloc-whole-run"):
+        result = run_strategy(requests, name)
+        assert result.upstream_calls == 1
+        assert result.peak_reserved_bytes == result.peak_allocated_bytes

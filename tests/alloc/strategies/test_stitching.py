@@ -46,7 +46,7 @@ def test_two_free_segments_serve_a_request_larger_than_each() -> None:
     block = pool.malloc(20 * MIB)
     assert pool.reserved_bytes == 22 * MIB
     # The largest span comes first; of the last one only what is missing is used.
-    assert memory_of(pool, block) == [(large, 12 * MIB), (small, 8 * MIB)]
+    assert memory_of(pool, block, 0) == [(large, 12 * MIB), (small, 8 * MIB)]
     assert pool.malloc(2 * MIB) == small + 8 * MIB
     assert pool.reserved_bytes == 22 * MIB
 
@@ -74,7 +74,7 @@ def test_a_stitched_range_lends_its_first_chunks_to_a_smaller_request() -> None:
     first = pool.malloc(22 * MIB)
     pool.free(first)
     assert pool.malloc(16 * MIB) == first
-    assert memory_of(pool, first)[0] == (large, 12 * MIB)
+    assert memory_of(pool, first, 0)[0] == (large, 12 * MIB)
     assert pool.allocated_bytes == 16 * MIB
     assert pool.ranges.chunks_mapped == 11
 
@@ -159,7 +159,7 @@ def test_a_range_in_use_dies_when_it_is_given_back() -> None:
     assert upstream.ranges == {*homes[1:], other}
     again = pool.malloc(20 * MIB)
     assert again != stitched
-    assert {span.address for span in memory_of(pool, again)} == set(homes[1:])
+    assert {span.address for span in memory_of(pool, again, 0)} == set(homes[1:])
 
 
 def test_idle_ranges_are_dropped_when_addresses_grow_too_many() -> None:
