@@ -1,4 +1,4 @@
-"""The caching allocator's own work, in nanoseconds: patterns and recorded traces, in compiled replay.
+"""The caching allocator's own work, in nanoseconds: patterns and traces, in compiled replay.
 
     python bench/allocator.py [--trace EVENTS ...] [--rounds 3] [--json FILE]
     python bench/allocator.py --peer PYTHON --peer-bench bench_speed.py [--trace EVENTS ...]
@@ -162,7 +162,9 @@ def measure_peer(python: str, script: str, traces: list[str]) -> dict[str, float
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--trace", nargs="*", default=[])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peer", help="a Python with a CUDA build of torch on the stand-in driver")

@@ -35,8 +35,8 @@ from refruntime.alloc.upstream import HostUpstream, Upstream, UpstreamExhausted,
 __all__ = [
     "CachingAllocator", "HostUpstream", "PlainAllocator", "Point", "ReplayResult", "Request",
     "Sample", "Strategy", "Trace", "TraceEvent", "Upstream", "UpstreamExhausted",
-    "VirtualUpstream", "categories", "dump", "host", "register_strategy", "requests_of", "run_strategy",
-    "summary_table", "timeline",
+    "VirtualUpstream", "categories", "dump", "host", "register_strategy", "requests_of",
+    "run_strategy", "summary_table", "timeline",
 ]  # fmt: skip
 
 _host: CachingAllocator | None = None

@@ -3,15 +3,17 @@
 State
 -----
 The upstreams by number (0 is the allocator's own, the others belong to private pools), callbacks,
-and a span that was reserved while the lock was released, if the request that wanted it had to begin
-anew.
+the marks of blocks freed in captures, and what a request that had to begin anew has got already: a
+span that was reserved while the lock was released, and the answer of the callbacks.
 
 Invariants
 ----------
 * Lack of memory is an answer; any other exception of an upstream goes through the core, which has
   changed nothing since it asked.
-* With the lock released, tables may grow meanwhile; the request then begins anew and is given the
-  span that was reserved for it.
+* With the lock released, and inside of callbacks, tables may grow and pools may go; the request
+  then begins anew and is given what it got before.
+* Other calls meanwhile leave the words of the header that belong to this one (CALL_WORDS) as they
+  were.
 """
 
 from __future__ import annotations
@@ -20,11 +22,14 @@ from collections.abc import Callable
 from typing import Final
 
 from refruntime.alloc import questions
+from refruntime.alloc.graphs import NO_STREAM, GraphOrder, Marks
 from refruntime.alloc.guard import Guard
-from refruntime.alloc.tables import Tables
+from refruntime.alloc.tables import CAPTURING, CONTEXT, NOW, POOLS_DROPPED, Tables
 from refruntime.alloc.upstream import Upstream, UpstreamExhausted
 
 Callback = Callable[[], bool]
+
+CALL_WORDS: Final = (CAPTURING, NOW, CONTEXT)
 
 
 class BeginAnew(Exception):  # noqa: N818  it tells a state, not a mistake
@@ -34,14 +39,18 @@ class BeginAnew(Exception):  # noqa: N818  it tells a state, not a mistake
 class UpstreamOutside:
     """Answers the core's questions; see `questions`."""
 
-    def __init__(self, upstream: Upstream, tables: Tables, guard: Guard) -> None:
+    def __init__(
+        self, upstream: Upstream, tables: Tables, guard: Guard, graphs: GraphOrder | None = None
+    ) -> None:
         self.upstreams: list[Upstream] = [upstream]
         self.callbacks: list[Callback] = []
         self.unlocked = False  # whether the lock is released around RESERVE
         self.drain: Callable[[], object] = lambda: None
+        self.marks = None if graphs is None else Marks(graphs)
         self._tables = tables
         self._guard = guard
         self._spare: tuple[int, int, int] | None = None
+        self._freed: int | None = None
         self._answers: Final = {
             questions.RESERVE: self._reserve,
             questions.RELEASE: self._release,
@@ -56,48 +65,55 @@ class UpstreamOutside:
             questions.SYNCHRONIZE: lambda stream, *_: _done(upstream.synchronize(stream)),
             questions.FREE_CALLBACKS: self._call_back,
             questions.FREE_MEMORY: lambda *_: upstream.memory_info()[0],
+            questions.MARK_ENDS: self._mark,
+            questions.IS_AFTER_MARKS: self._is_after_marks,
+            questions.FORGET_MARKS: self._forget_marks,
         }
 
     def answer(self, question: int, a: int, b: int, c: int, d: int) -> int:
         """Do what `questions` says, and return its answer."""
         return self._answers[question](a, b, c, d)
 
-    def _reserve(self, nbytes: int, stream: int, number: int, _: int) -> int:
-        if self._spare is not None and self._spare[1:] == (nbytes, number):
-            address = self._spare[0]
-            self._spare = None
-            return address
-        try:
-            if self.unlocked:
-                return self._reserve_unlocked(nbytes, stream, number)
-            return self.upstreams[number].reserve(nbytes, stream)
-        except UpstreamExhausted:
-            return 0
-
-    def _reserve_unlocked(self, nbytes: int, stream: int, number: int) -> int:
-        blocks = self._tables.blocks
-        self._guard.leave()
-        try:
-            address = self.upstreams[number].reserve(nbytes, stream)
-        finally:
-            self._guard.enter()
-        if self._tables.blocks is not blocks:
-            self._spare = address, nbytes, number
-            raise BeginAnew
-        return address
-
-    def return_spare(self) -> None:
-        """Give back a span that the request which began anew did not need."""
+    def end_request(self) -> None:
+        """Give back a span that the request which began anew did not need, and forget the request."""
+        self._freed = None
         if self._spare is not None:
             address, nbytes, number = self._spare
             self._spare = None
             self.upstreams[number].release(address, nbytes)
 
+    def _reserve(self, nbytes: int, stream: int, number: int, _: int) -> int:
+        if self._spare is not None and self._spare[1:] == (nbytes, number):
+            address = self._spare[0]
+            self._spare = None
+            return address
+        if self.unlocked:
+            return self._reserve_unlocked(nbytes, stream, number)
+        return _reserved(self.upstreams[number], nbytes, stream)
+
+    def _reserve_unlocked(self, nbytes: int, stream: int, number: int) -> int:
+        header, blocks = self._tables.header, self._tables.blocks
+        dropped, words = header[POOLS_DROPPED], [header[word] for word in CALL_WORDS]
+        self._guard.leave()
+        try:
+            address = _reserved(self.upstreams[number], nbytes, stream)
+        finally:
+            self._guard.enter()
+        for word, value in zip(CALL_WORDS, words):
+            header[word] = value
+        if self._tables.blocks is not blocks or header[POOLS_DROPPED] != dropped:
+            self._spare = (address, nbytes, number) if address else None
+            raise BeginAnew
+        return address
+
     def _release(self, address: int, nbytes: int, number: int, _: int) -> int:
         return _done(self.upstreams[number].release(address, nbytes))
 
     def _reserve_addresses(self, nbytes: int, *_: int) -> int:
-        return self.upstreams[0].reserve_addresses(nbytes)
+        try:
+            return self.upstreams[0].reserve_addresses(nbytes)
+        except UpstreamExhausted:
+            return 0
 
     def _release_addresses(self, address: int, nbytes: int, *_: int) -> int:
         return _done(self.upstreams[0].release_addresses(address, nbytes))
@@ -113,10 +129,34 @@ class UpstreamOutside:
         return _done(self.upstreams[0].unmap(address, nbytes, page, stream))
 
     def _call_back(self, *_: int) -> int:
-        freed = [callback() for callback in list(self.callbacks)]
+        if self._freed is not None:
+            # The request began anew after they had been called.
+            return self._freed
+        blocks = self._tables.blocks
+        freed = int(any([callback() for callback in list(self.callbacks)]))
         # What the callbacks freed was queued; it counts for the search that follows.
         self.drain()
-        return int(any(freed))
+        if self._tables.blocks is not blocks:
+            self._freed = freed
+            raise BeginAnew
+        return freed
+
+    def _mark(self, block: int, stream: int, *_: int) -> int:
+        return NO_STREAM if self.marks is None else self.marks.add(block, stream)
+
+    def _is_after_marks(self, block: int, stream: int, *_: int) -> int:
+        return int(self.marks is not None and self.marks.come_before(block, stream))
+
+    def _forget_marks(self, block: int, *_: int) -> int:
+        return 0 if self.marks is None else _done(self.marks.forget(block))
+
+
+def _reserved(upstream: Upstream, nbytes: int, stream: int) -> int:
+    """Return a span, or 0 if there is no memory."""
+    try:
+        return upstream.reserve(nbytes, stream)
+    except UpstreamExhausted:
+        return 0
 
 
 def _done(nothing: None) -> int:

@@ -22,16 +22,20 @@ Invariants
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from refruntime.alloc import categories, codes, entries, events, policy, release, sizes, statistics
-from refruntime.alloc.asking import BeginAnew, Callback, UpstreamOutside
+from refruntime.alloc.asking import CALL_WORDS, BeginAnew, Callback, UpstreamOutside
 from refruntime.alloc.blocks import hand_out, retag
 from refruntime.alloc.configuration import Configuration
+from refruntime.alloc.failures import Failures, OomObserver, RejectionObserver
+from refruntime.alloc.graphs import GraphOrder
 from refruntime.alloc.guard import Guard
-from refruntime.alloc.oom import Shortage, absurd_request
+from refruntime.alloc.oom import absurd_request
 from refruntime.alloc.private_pools import PoolId, PrivatePools
 from refruntime.alloc.queue import ADOPT, FREE, TAG, Change, stray, warn_of
 from refruntime.alloc.rows import enter_index, find, leave_index
@@ -44,8 +48,10 @@ from refruntime.alloc.tables import (
     AGEING,
     ALLOCATED_BYTES,
     CALLBACKS,
+    CAPTURING,
     CONTEXT,
     DEFERRED,
+    EXPANDABLE,
     FAILED_FREE,
     FAILED_SIZE,
     GATE,
@@ -64,7 +70,7 @@ from refruntime.errors import ArgumentValueError, OutOfMemoryError
 
 _NEVER: Final = 1 << 62
 
-OomObserver = Callable[[str, int, int, int], object]
+Report = Callable[[], OutOfMemoryError]
 
 
 def _not_compiled(*args: int) -> int:
@@ -89,6 +95,9 @@ class CachingAllocator:
         Calls before the core is compiled; by default `config.alloc_compile_after`.
     settings : AllocatorSettings or str, optional
         The settings to begin with, or their text.
+    graphs : GraphOrder, optional
+        Who knows which streams are captured. Without it, every call that is made while a capture is
+        under way counts as made inside it.
 
     Attributes
     ----------
@@ -103,6 +112,7 @@ class CachingAllocator:
         device: str = "CPU",
         compile_after: int | None = None,
         settings: AllocatorSettings | str | None = None,
+        graphs: GraphOrder | None = None,
     ) -> None:
         self.upstream = upstream
         self.device = device
@@ -115,11 +125,13 @@ class CachingAllocator:
         self._cold_calls = config.alloc_compile_after if compile_after is None else compile_after
         self.queue: deque[Change] = deque()
         self._guard = Guard(self)
-        self._outside = UpstreamOutside(upstream, self.tables, self._guard)
-        self._outside.drain = self._drain
-        self.pools = PrivatePools(self.tables, self._guard, self._outside.upstreams)
+        self._outside = UpstreamOutside(upstream, self.tables, self._guard, graphs)
+        self._outside.drain = self._drain_inside
+        self.pools = PrivatePools(
+            self.tables, self._guard, self._outside, self._enter_core, graphs
+        )  # fmt: skip
         self._baseline = statistics.Baseline()
-        self._oom_observers: list[OomObserver] = []
+        self._failures = Failures(device, self.tables)
         self._configure(_first_configuration(upstream, settings))
         self._first_settings = self.settings
         if compile_after is None and entries.fast_retag.compiled:
@@ -234,7 +246,7 @@ class CachingAllocator:
         if address == 0:
             return
         with self._guard:
-            self.tables.make_room()
+            self._enter_core()
             header, blocks = self.tables.header, self.tables.blocks
             k = find(header, blocks, address)
             if k == 0:
@@ -257,6 +269,13 @@ class CachingAllocator:
                 release.release_cached(header, blocks, self._outside)
             else:
                 release.release_pool_cache(header, blocks, self._outside, self.pools.row_of(pool))
+
+    @contextmanager
+    def exclusive(self) -> Iterator[tuple[Tables, UpstreamOutside]]:
+        """Keep other calls out, with room for one call of the core; for `placement`."""
+        with self._guard:
+            self._enter_core()
+            yield self.tables, self._outside
 
     # --- settings -----------------------------------------------------------------------------
 
@@ -299,6 +318,11 @@ class CachingAllocator:
         self._configuration = configuration
         header = self.tables.header
         configuration.write(header)
+        if header[EXPANDABLE] and not self.upstream.supports_virtual_memory:
+            header[EXPANDABLE] = 0
+            warnings.warn(
+                f"expandable_segments is ignored: {self.device} can't map memory", stacklevel=4
+            )
         self._outside.unlocked = configuration.settings.release_lock_on_cudamalloc
         ageing = AGEING if header[GC_THRESHOLD] > 0 else 0
         header[GATE] = header[GATE] & ~AGEING | ageing
@@ -313,7 +337,11 @@ class CachingAllocator:
 
     def attach_oom_observer(self, observer: OomObserver) -> None:
         """Call ``observer(device, tried, limit or capacity, free)`` before an error is raised."""
-        self._oom_observers.append(observer)
+        self._failures.oom_observers.append(observer)
+
+    def attach_rejection_observer(self, observer: RejectionObserver) -> None:
+        """Call ``observer(device, tried, reserved, capacity)`` when `throw_on_cudamalloc_oom` refuses."""
+        self._failures.rejection_observers.append(observer)
 
     # --- what can be seen ---------------------------------------------------------------------
 
@@ -387,7 +415,10 @@ class CachingAllocator:
             return self._malloc_inside(nbytes, stream, category)
         self._warm_up()
         with self._guard:
-            return self._serve(nbytes, stream, category)
+            served = self._serve(nbytes, stream, category)
+        if isinstance(served, int):
+            return served
+        raise served()
 
     def _warm_up(self) -> None:
         if not self.compiled:
@@ -397,25 +428,24 @@ class CachingAllocator:
                 self._cold_calls = _NEVER
                 self.compile()
 
-    def _serve(self, nbytes: int, stream: int, category: int) -> int:
-        """Serve a request inside the guard."""
-        owner = self.pools.row_for(stream)
+    def _serve(self, nbytes: int, stream: int, category: int) -> int | Report:
+        """Serve a request inside the guard; return its address, or what reports its failure."""
         try:
-            k = self._allocate(nbytes, stream, category, owner)
+            k = self._allocate(nbytes, stream, category)
             while k is None:
-                k = self._allocate(nbytes, stream, category, owner)
+                k = self._allocate(nbytes, stream, category)
         finally:
-            self._outside.return_spare()
+            self._outside.end_request()
         header, blocks = self.tables.header, self.tables.blocks
         if k <= 0:
-            raise self._out_of_memory(k)
+            return self._report(k, nbytes)
         enter_index(header, blocks, k)
         return int(blocks[k + ADDRESS])
 
-    def _allocate(self, nbytes: int, stream: int, category: int, owner: int) -> int | None:
+    def _allocate(self, nbytes: int, stream: int, category: int) -> int | None:
         """Run the policy; None if it has to begin anew."""
         self._enter_core()
-        tables = self.tables
+        tables, owner = self.tables, self.pools.row_for(stream)
         try:
             return int(
                 policy.allocate(
@@ -428,8 +458,9 @@ class CachingAllocator:
     def _enter_core(self) -> None:
         """Prepare the tables for any one call of the interpreted core."""
         self.tables.make_room()
+        header = self.tables.header
+        header[CAPTURING] = self.pools.in_capture()
         if self.trace.enabled:
-            header = self.tables.header
             header[NOW], header[CONTEXT] = now_us(), self.trace.context()
 
     def _malloc_inside(self, nbytes: int, stream: int, category: int) -> int:
@@ -440,26 +471,13 @@ class CachingAllocator:
             address = self.upstream.reserve(size, stream)
         except UpstreamExhausted:
             header[FAILED_SIZE], header[FAILED_FREE] = size, self.upstream.memory_info()[0]
-            raise self._out_of_memory(codes.OUT_OF_MEMORY) from None
+            raise self._report(codes.OUT_OF_MEMORY, nbytes)() from None
         self.queue.append((ADOPT, address, nbytes, stream, category))
         return address
 
-    def _out_of_memory(self, code: int) -> OutOfMemoryError:
-        header, limit = self.tables.header, self._configuration.limit
-        free, capacity = self.upstream.memory_info()
-        if code == codes.OUT_OF_MEMORY:
-            free = int(header[FAILED_FREE])
-        shortage = Shortage(
-            self.device,
-            int(header[FAILED_SIZE]),
-            capacity,
-            free,
-            self.allocated_bytes,
-            self.reserved_bytes,
-        )
-        for observer in list(self._oom_observers):
-            observer(self.device, shortage.tried, limit if limit >= 0 else capacity, free)
-        return shortage.error()
+    def _report(self, code: int, nbytes: int) -> Report:
+        now = self._configuration
+        return self._failures.report(code, nbytes, now.limit, now.device_bytes)
 
     # --- the queue ----------------------------------------------------------------------------
 
@@ -476,6 +494,8 @@ class CachingAllocator:
             )
             if code == codes.DONE:
                 return
+        if change[0] == FREE:
+            change = *change, int(self.pools.in_capture())
         self.queue.append(change)
         if self.settle(change):
             raise stray(change)
@@ -503,28 +523,37 @@ class CachingAllocator:
                 strays.append(change)
         return strays
 
+    def _drain_inside(self) -> None:
+        """Carry out what a callback has queued, in the middle of a call."""
+        words = self.tables.header
+        kept = [words[word] for word in CALL_WORDS]
+        warn_of(self._drain())
+        for word, value in zip(CALL_WORDS, kept):
+            words[word] = value
+
     def _apply(self, change: Change) -> int:
         kind, address, *rest = change
         self._enter_core()
         if kind == ADOPT:
             return self._adopt(address, *rest)
         if kind == FREE:
-            return self._release(address)
+            return self._release(address, *rest)
         return int(retag(self.tables.header, self.tables.blocks, address, *rest))
 
-    def _release(self, address: int) -> int:
-        """Free a block inside the guard."""
+    def _release(self, address: int, captured: int) -> int:
+        """Free a block inside the guard; `captured` tells whether that came from inside a capture."""
         header, blocks = self.tables.header, self.tables.blocks
         k = find(header, blocks, address)
         if k == 0:
             return codes.UNKNOWN
+        header[CAPTURING] = captured
         leave_index(header, blocks, k)
         try:
             policy.release(header, blocks, self._outside, k)
         except BaseException:
             if blocks[k + STATE] == DEFERRED:
                 # Not every stream's event could be recorded: the next request tries again.
-                events.defer(header, blocks, k)
+                events.defer(header, blocks, k, False)
             raise
         return codes.DONE
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from refruntime.alloc.settings import AllocatorSettings
 from refruntime.alloc.tables import (
     ADDRESS_BYTES,
-    DEVICE_BYTES,
     DIVISION_COUNT,
     DIVISIONS,
     EXPANDABLE,
@@ -23,7 +21,8 @@ from refruntime.alloc.tables import (
     MEND_REJECTION_RELEASES_CACHE,
     MEND_SEARCH_AFTER_SYNC,
     MENDS,
-    REJECT_EARLY,
+    REJECT_ABOVE,
+    REUSE_IN_CAPTURE,
 )
 
 FIRST_WORD: Final = MAX_SPLIT
@@ -70,6 +69,16 @@ class Configuration:
             return int(share * self.device_bytes)
         return 0
 
+    @property
+    def rejection_threshold(self) -> int:
+        """Reserved bytes above which requests are refused unasked, or -1.
+
+        They follow the setting, whatever `limit` was set since.
+        """
+        if not self.settings.throw_on_cudamalloc_oom:
+            return -1
+        return int(self.settings.per_process_memory_fraction * self.device_bytes)
+
     def words(self) -> list[int]:
         """Return the words of the header from `FIRST_WORD` on."""
         settings = self.settings
@@ -80,15 +89,15 @@ class Configuration:
             EXPANDABLE: int(settings.expandable_segments),
             LIMIT: self.limit,
             GC_THRESHOLD: self.gc_threshold,
-            REJECT_EARLY: int(settings.throw_on_cudamalloc_oom),
-            DEVICE_BYTES: self.device_bytes,
+            REJECT_ABOVE: self.rejection_threshold,
+            REUSE_IN_CAPTURE: int(settings.graph_capture_record_stream_reuse),
             MENDS: sum(bit for name, bit in _MENDS.items() if getattr(settings, name)),
             ADDRESS_BYTES: settings.reserve_bytes(self.device_bytes),
         }
         words = [values[FIRST_WORD + word] for word in range(DIVISIONS - FIRST_WORD)]
         return [*words, *settings.roundup_power2_divisions]
 
-    def write(self, header: MutableSequence[int]) -> None:
+    def write(self, header: memoryview) -> None:
         """Put the settings in force."""
         for word, value in enumerate(self.words()):
             header[FIRST_WORD + word] = value

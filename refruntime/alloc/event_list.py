@@ -27,6 +27,7 @@ import numpy as np
 from refruntime.alloc import replay_loop as loop
 from refruntime.alloc.configuration import Configuration
 from refruntime.alloc.driver import STREAM_COUNT
+from refruntime.alloc.settings import AllocatorSettingsError
 from refruntime.errors import ArgumentValueError
 
 Event = dict[str, Any]
@@ -167,7 +168,10 @@ def _stream(event: Event, default: int | None = None) -> int:
 
 
 def _alloc(encoder: _Encoder, event: Event) -> tuple[int, ...]:
-    return loop.ALLOC, encoder.name(event), event["size"], _stream(event, 0)
+    size = event["size"]
+    if not isinstance(size, int) or not 0 <= size < 1 << 60:
+        raise ArgumentValueError("alloc", expected="a size of 0 bytes or more", got=repr(size))
+    return loop.ALLOC, encoder.name(event), size, _stream(event, 0)
 
 
 def _complete(encoder: _Encoder, event: Event) -> tuple[int, ...]:
@@ -188,9 +192,12 @@ def _capacity(encoder: _Encoder, event: Event) -> tuple[int, ...]:
 
 def _settings(encoder: _Encoder, event: Event) -> tuple[int, ...]:
     now = encoder.settings[-1]
-    return encoder.configure(
-        Configuration(now.settings.updated(event["conf"]), now.device_bytes, now.limit)
-    )
+    try:
+        settings = now.settings.updated(event["conf"])
+    except AllocatorSettingsError as error:
+        # What stands before the fault holds, as in PyTorch.
+        settings = error.kept
+    return encoder.configure(Configuration(settings, now.device_bytes, now.limit))
 
 
 _ENCODERS: Final[dict[str, Callable[[_Encoder, Event], tuple[int, ...]]]] = {

@@ -2,16 +2,17 @@
 
 State
 -----
-A block in use has a list of the streams that used it (rows behind USES). When it is freed, an event
-is DEFERRED until an event is recorded on each of them, which is at once unless a capture is under
-way (events of a capture can't be asked for); then it is PENDING until all its events have passed.
-The events wait in one queue a stream (a map in the header, see `hash_order`).
+A block in use has a list of the streams that used it (rows behind USES). When it is freed, it is
+DEFERRED until an event is recorded on each of them, which is at once unless the free comes from
+inside a capture (events of a capture can't be asked for); then it is PENDING until all its events
+have passed. The events wait in one queue a stream (a map in the header, see `hash_order`).
 
 Invariants
 ----------
 * EVENTS_LEFT of a pending block is the number of its events that have not passed, at least one.
 * The gate is closed while a block is pending or deferred, so that compiled calls take the long way.
 * An event is asked for only when it is the first of its stream's queue.
+* Of a deferred block, the outside holds marks exactly if its row in the list says MARKED.
 """
 # The bodies are compiled by Numba, which infers their types: every value is a 64-bit integer.
 # mypy: disable-error-code="no-untyped-def"
@@ -35,6 +36,9 @@ from refruntime.alloc.hash_order import (
 )
 from refruntime.alloc.outside import ask
 from refruntime.alloc.questions import (
+    FORGET_MARKS,
+    IS_AFTER_MARKS,
+    MARK_ENDS,
     QUERY_EVENT,
     RECORD_EVENT,
     RELEASE_EVENT,
@@ -43,7 +47,7 @@ from refruntime.alloc.questions import (
 )
 from refruntime.alloc.rows import give_row, take_row
 from refruntime.alloc.tables import (
-    CAPTURES,
+    CAPTURING,
     EVENT,
     EVENT_BLOCK,
     EVENT_QUEUES,
@@ -52,6 +56,7 @@ from refruntime.alloc.tables import (
     FIRST_DEFERRED,
     GATE,
     LAST_DEFERRED,
+    MARKED,
     NEXT,
     NUM_SYNC_ALL_STREAMS,
     OTHER,
@@ -89,7 +94,7 @@ def record_use(h, b, k, stream):
     """Remember that a stream uses block `k`; its own stream needs no remembering."""
     if stream == b[k + STREAM]:
         return
-    captured = h[CAPTURES] > 0
+    captured = h[CAPTURING] != 0
     link = k + USES
     while b[link] != 0:
         if b[b[link] + USE_STREAM] == stream:
@@ -104,10 +109,11 @@ def record_use(h, b, k, stream):
 
 
 @device_function
-def defer(h, b, k):
+def defer(h, b, k, marked):
     """Put freed block `k` off until its events can be recorded."""
     row = take_row(h, b, OTHER)
     b[row + EVENT_BLOCK] = k
+    b[row + MARKED] = marked
     b[row + NEXT] = 0
     if h[FIRST_DEFERRED] == 0:
         h[FIRST_DEFERRED] = row
@@ -118,15 +124,79 @@ def defer(h, b, k):
 
 
 @device_function
-def settle_deferred(h, b, o):
-    """Record the events of deferred blocks, for uses from before the capture."""
-    while h[FIRST_DEFERRED] != 0:
-        row = h[FIRST_DEFERRED]
+def mark_uses(h, b, o, k):
+    """Have the outside mark the nodes that end the work on freed block `k`; return whether it did.
+
+    It does not if a stream that used the block is not captured, or if no work has been captured.
+    """
+    nodes = ask(o, MARK_ENDS, k, b[k + STREAM], 0, 0)
+    inside = nodes >= 0
+    use = b[k + USES]
+    while use != 0 and inside:
+        count = ask(o, MARK_ENDS, k, b[use + USE_STREAM], 0, 0)
+        inside = count >= 0
+        nodes += count
+        use = b[use + NEXT]
+    if inside and nodes > 0:
+        return True
+    ask(o, FORGET_MARKS, k, 0, 0, 0)
+    return False
+
+
+@device_function
+def free_safe_in_capture(h, b, o, stream):
+    """Free the deferred blocks of a stream whose next work comes after all work on them."""
+    before = 0
+    row = h[FIRST_DEFERRED]
+    while row != 0:
+        following = b[row + NEXT]
         k = b[row + EVENT_BLOCK]
-        forget_captured_uses(h, b, k)
-        record_events(h, b, o, k)
+        ours = b[row + MARKED] != 0 and b[k + STREAM] == stream
+        if ours and ask(o, IS_AFTER_MARKS, k, stream, 0, 0) != 0:
+            leave_deferred(h, b, o, before, row)
+            while b[k + USES] != 0:
+                drop_use(h, b, k, b[k + USES])
+            b[k + STATE] = PENDING
+            free_block(h, b, k)
+        else:
+            before = row
+        row = following
+    update_gate(h)
+
+
+@device_function
+def settle_deferred(h, b, o, owner):
+    """Record the events of deferred blocks, for uses from before the capture.
+
+    Of the blocks of one private pool, or of all if `owner` is 0.
+    """
+    before = 0
+    row = h[FIRST_DEFERRED]
+    while row != 0:
+        following = b[row + NEXT]
+        k = b[row + EVENT_BLOCK]
+        if owner == 0 or b[b[k + POOL] + OWNER] == owner:
+            forget_captured_uses(h, b, k)
+            record_events(h, b, o, k)
+            leave_deferred(h, b, o, before, row)
+        else:
+            before = row
+        row = following
+    update_gate(h)
+
+
+@device_function
+def leave_deferred(h, b, o, before, row):
+    """Take a row, which comes after row `before` if there is one, off the list of deferred blocks."""
+    if b[row + MARKED] != 0:
+        ask(o, FORGET_MARKS, b[row + EVENT_BLOCK], 0, 0, 0)
+    if before == 0:
         h[FIRST_DEFERRED] = b[row + NEXT]
-        give_row(h, b, row)
+    else:
+        b[before + NEXT] = b[row + NEXT]
+    if h[LAST_DEFERRED] == row:
+        h[LAST_DEFERRED] = before
+    give_row(h, b, row)
 
 
 @device_function
@@ -168,6 +238,9 @@ def record_events(h, b, o, k):
         record_event(h, b, o, k, b[use + USE_STREAM])
         drop_use(h, b, k, use)
         i = next_entry(h, STREAM_USES, i + 1)
+    while b[k + USES] != 0:  # more streams than the map holds
+        record_event(h, b, o, k, b[b[k + USES] + USE_STREAM])
+        drop_use(h, b, k, b[k + USES])
     b[k + STATE] = PENDING
     if b[k + EVENTS_LEFT] == 0:
         free_block(h, b, k)
@@ -200,7 +273,7 @@ def process_events(h, b, o):
     """Free the blocks whose events have all passed, looking at each stream's oldest events."""
     if h[EVENT_QUEUES + COUNT] == 0 and h[FIRST_DEFERRED] == 0:
         return
-    settle_deferred(h, b, o)
+    settle_deferred(h, b, o, 0)
     i = next_entry(h, EVENT_QUEUES, 0)
     while i >= 0:
         queue = entry_at(EVENT_QUEUES, i)
@@ -218,7 +291,7 @@ def process_events(h, b, o):
 def wait_for_events(h, b, o, owner):
     """Wait for the events of a private pool's blocks, or for all if `owner` is 0; free the blocks."""
     h[NUM_SYNC_ALL_STREAMS] += 1
-    settle_deferred(h, b, o)
+    settle_deferred(h, b, o, 0)
     i = next_entry(h, EVENT_QUEUES, 0)
     while i >= 0:
         wait_for_queue(h, b, o, entry_at(EVENT_QUEUES, i), owner)

@@ -69,7 +69,7 @@ def expand(h, b, o, pool, stream, size):
     k = lowest_room(b, pool, stream, size)
     if k == 0:
         k = new_expandable_segment(h, b, o, pool, stream)
-    if b[k + STATE] == UNMAPPED:
+    if k != 0 and b[k + STATE] == UNMAPPED:
         k = map_block(h, b, o, k, min(b[k + SIZE], size))
     while k != 0 and b[k + SIZE] < size:
         missing = size - b[k + SIZE]
@@ -119,10 +119,12 @@ def room_from(b, k, enough):
 
 @device_function
 def new_expandable_segment(h, b, o, pool, stream):
-    """Reserve addresses; return the one unmapped block that fills them."""
+    """Reserve addresses; return the one unmapped block that fills them, or 0 if there are none."""
     page = page_size(h, b[pool + IS_LARGE])
     size = (h[ADDRESS_BYTES] + page - 1) // page * page
     address = ask(o, RESERVE_ADDRESSES, size, 0, 0, 0)
+    if address == 0:
+        return 0
     segment = take_row(h, b, OTHER)
     b[segment + STREAM] = stream
     b[segment + SIZE] = size

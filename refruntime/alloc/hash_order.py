@@ -193,22 +193,36 @@ def reaches(h, m, key):
 
 @device_function
 def grow_map(h, m):
-    """Double the buckets, until all keys are in, in the order in which they lay."""
-    # The old entries are moved out of the way, to the second half of the map's words.
+    """Double the buckets and enter the keys anew, in the order in which they lay.
+
+    If one of them gets too far away, what has been entered so far lies in a new order, and all is
+    done once more with twice the buckets.
+    """
+    # The entries are moved out of the way, to the second half of the map's words.
     spare = entry_at(m, h[m + LIMIT_BUCKETS] + EXTRA_ENTRIES)
+    count = copy_out(h, m, spare)
+    double(h, m)
+    i = 0
+    while i < count:
+        s = spare + ENTRY * i
+        i += 1
+        whole = place(h, m, h[s + KEY], h[s + HEAD], h[s + TAIL])
+        if not whole and h[m + BUCKETS] < h[m + LIMIT_BUCKETS]:
+            copy_out(h, m, spare)
+            double(h, m)
+            i = 0
+
+
+@device_function
+def copy_out(h, m, spare):
+    """Copy the entries in use to a place, in order; return how many there are."""
     count = 0
     for i in range(end_entry(h, m)):
         e = entry_at(m, i)
         if h[e + DISTANCE] != 0:
             fill(h, spare + ENTRY * count, 0, h[e + KEY], h[e + HEAD], h[e + TAIL])
             count += 1
-    whole = False
-    while not whole and h[m + BUCKETS] < h[m + LIMIT_BUCKETS]:
-        double(h, m)
-        whole = True
-        for i in range(count):
-            s = spare + ENTRY * i
-            whole = whole and place(h, m, h[s + KEY], h[s + HEAD], h[s + TAIL])
+    return count
 
 
 @device_function

@@ -6,8 +6,9 @@ None.
 
 Invariants
 ----------
-* The text gives, in this order: what was tried, capacity, free, allocated, reserved but not
-  allocated, and what to do (the order that PyTorch's users search for).
+* The text gives, in this order: what was tried, capacity, free, the limit if one is set, allocated,
+  free in private pools if there are any, reserved but not allocated, and what to do (the order that
+  PyTorch's users search for).
 """
 
 from __future__ import annotations
@@ -31,7 +32,18 @@ def format_size(nbytes: int) -> str:
 class Shortage:
     """The figures behind an out-of-memory error, all in bytes.
 
-    `tried` is the segment that was asked of the upstream, `free` what the upstream has left.
+    Attributes
+    ----------
+    tried : int
+        The segment that was asked of the upstream.
+    capacity, free : int
+        What the upstream has, and has left.
+    allocated, reserved : int
+        Bytes of blocks in use, and bytes held.
+    limit : int
+        Bytes that may be reserved, or -1.
+    private : int
+        Free bytes that are kept for private pools.
     """
 
     device: str
@@ -40,17 +52,23 @@ class Shortage:
     free: int
     allocated: int
     reserved: int
+    limit: int = -1
+    private: int = 0
 
     def error(self) -> OutOfMemoryError:
         """Return the error that tells the user."""
+        limit = f", {format_size(self.limit)} may be reserved" if self.limit >= 0 else ""
+        private = (
+            f", {format_size(self.private)} is kept free for private pools" if self.private else ""
+        )
         return OutOfMemoryError(
             "malloc",
             what=(
                 f"{self.device} out of memory. Tried to allocate {format_size(self.tried)}. "
                 f"{self.device} has a total capacity of {format_size(self.capacity)} of which "
-                f"{format_size(self.free)} is free. {format_size(self.allocated)} is allocated by "
-                f"tensors, and {format_size(self.reserved - self.allocated)} is reserved by "
-                "refruntime but unallocated"
+                f"{format_size(self.free)} is free{limit}. {format_size(self.allocated)} is "
+                f"allocated by tensors{private}, and {format_size(self.reserved - self.allocated)} "
+                "is reserved by refruntime but unallocated"
             ),
             remedy=_remedy(self),
         )
@@ -66,6 +84,18 @@ def _remedy(shortage: Shortage) -> str:
     return (
         "drop tensors that are no longer needed, run without gradients where none are wanted, or "
         "use a smaller batch"
+    )
+
+
+def rejection(device: str, nbytes: int) -> OutOfMemoryError:
+    """Return the error for a request refused by `throw_on_cudamalloc_oom`."""
+    return OutOfMemoryError(
+        "malloc",
+        what=(
+            f"{device} out of memory. {format_size(nbytes)} were refused without asking the "
+            "device: with them, more than per_process_memory_fraction allows would be reserved"
+        ),
+        remedy="raise that setting, or switch throw_on_cudamalloc_oom off",
     )
 
 

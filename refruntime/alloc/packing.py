@@ -29,8 +29,17 @@ from refruntime.errors import ArgumentValueError
 Array = np.ndarray[Any, np.dtype[np.int64]]
 
 DEFAULT_STEPS: Final = 400_000
-_LARGEST_ORDERED: Final = 20_000  # buffers of a part beyond which only online orders are tried
+_LARGEST_ORDERED: Final = 60_000  # buffers of a part beyond which only online orders are tried
 _LARGEST_SEARCHED: Final = 1_500
+
+_SEARCHED: Final = (
+    ("crowd", "width", "area"), ("width", "area", "crowd"), ("crowd", "area", "width"),
+)  # fmt: skip
+_ORDERS: Final = (
+    *_SEARCHED, ("area", "size"), ("size", "width"), ("width", "size"), ("crowd", "size"),
+)  # fmt: skip
+_SHAKES: Final = 16  # random rankings a round
+_STRENGTHS: Final = (0.01, 0.02, 0.04, 0.1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,19 +175,24 @@ def _greedy(lower: Array, upper: Array, size: Array, bound: int, goal: int) -> P
 
 def rankings(lower: Array, upper: Array, size: Array) -> dict[str, Array]:
     """Return orders in which to place buffers, by name; the first of each is placed first."""
-    width = upper - lower
-    area = width.astype(float) * size
-    crowd = _crowding(lower, upper, size)
-    keys: dict[str, tuple[Any, ...]] = {
-        "crowd width area": (crowd, width, area),
-        "width area crowd": (width, area, crowd),
-        "crowd area width": (crowd, area, width),
-        "area": (area, size, width),
-        "size": (size, width, lower),
-        "width size": (width, size, lower),
-        "crowd size": (crowd, size, width),
-    }
-    return {name: np.lexsort(tuple(-key for key in reversed(by))) for name, by in keys.items()}
+    keys = _keys(lower, upper, size)
+    return {" ".join(by): _descending([keys[name] for name in by]) for by in _ORDERS}
+
+
+def _keys(lower: Array, upper: Array, size: Array) -> dict[str, Any]:
+    """Return what buffers are ranked by.
+
+    Width is the length of a life, area that times the size, crowd the most bytes that are alive at
+    any moment of it.
+    """
+    width = (upper - lower).astype(float)
+    crowd = _crowding(lower, upper, size).astype(float)
+    return {"width": width, "area": width * size, "crowd": crowd, "size": size.astype(float)}
+
+
+def _descending(keys: list[Any]) -> Array:
+    """Return the order in which the first key falls, the others deciding between equals."""
+    return np.lexsort([-key for key in reversed(keys)]).astype(np.int64)
 
 
 def _crowding(lower: Array, upper: Array, size: Array) -> Array:
@@ -224,7 +238,8 @@ class _Search:
         self.size = size
         self._first, self._last = (np.ascontiguousarray(a, np.int64) for a in (first, last))
         self._sections = len(totals)
-        self._ranks = [_inverse(order) for order in rankings(lower, upper, size).values()]
+        self._keys = _keys(lower, upper, size)
+        self._random = np.random.default_rng(len(size))
         count, row = len(size), len(size) + 2 * self._sections + kernels.TAIL_WORDS
         self._scratch = np.empty((count + 1) * row, np.int64)
         self._parts = np.empty(kernels.PART_WORDS * (count + self._sections), np.int64)
@@ -233,19 +248,31 @@ class _Search:
         """Return offsets within a height, or None if none were found in so many steps a ranking.
 
         Every ranking gets few steps first, then twice as many, and so on: which of them is lucky
-        cannot be told before.
+        cannot be told before. Between them come shaken ones, in which the luck is drawn.
         """
-        limit = 2 * len(self.size)
-        while limit < 2 * steps:
-            for rank in self._ranks:
+        limit = min(2 * len(self.size), steps)
+        while True:
+            for rank in self._rankings():
                 offset = np.zeros(len(self.size), np.int64)
-                code = self._run(rank, offset, height, min(limit, steps))
+                code = self._run(rank, offset, height, limit)
                 if code == kernels.FOUND:
                     return offset
                 if code == kernels.IMPOSSIBLE:
                     return None
-            limit *= 2
-        return None
+            if limit == steps:
+                return None
+            limit = min(2 * limit, steps)
+
+    def _rankings(self) -> Iterator[Array]:
+        for by in _SEARCHED:
+            yield _inverse(_descending([self._keys[name] for name in by]))
+        for shake in range(_SHAKES):
+            strength = _STRENGTHS[shake % len(_STRENGTHS)]
+            noise = np.exp(self._random.normal(0, strength, (3, len(self.size))))
+            by = _SEARCHED[0] if shake % 4 else _SEARCHED[shake // 4 % len(_SEARCHED)]
+            # The first key orders whole groups of buffers: it is shaken least.
+            noise[0] **= 0.1
+            yield _inverse(_descending([self._keys[name] * n for name, n in zip(by, noise)]))
 
     def _run(self, rank: Array, offset: Array, height: int, steps: int) -> int:
         arrays = (self._first, self._last, self.size, rank, offset)

@@ -106,7 +106,7 @@ PARTS: Final = 8  # how many rows of `parts` are in use
 BARE: Final = 9  # whether the buffer tried last touches nothing that is to come
 TAIL_WORDS: Final = 10
 
-# A part that waits to be filled: its sections, the depth to blame, the next one, and where to go on.
+# A part that waits to be filled: its sections, the depth to blame, the next part, where to go on.
 PART_WORDS: Final = 6
 
 
@@ -231,7 +231,7 @@ def descend(w, base, deeper, lo, up, sz, rk, count, sections, k, height):
 
 @device_function
 def can_fit(w, base, lo, up, count, sections, left, right, place, height):
-    """Raise floors to the lowest place that anything can have there, and check what is to come."""
+    """Raise floors to the lowest place anything can have there, and check what is to come."""
     floor, rest = base + count, base + count + sections
     for s in range(left, right):
         if w[rest + s] > 0:
@@ -260,8 +260,7 @@ def split(w, tail, new_tail, depth, lo, up, p, count, sections, k):
     """Part the time that is being filled where nothing to come spans a moment any more."""
     deeper = new_tail - count - 2 * sections
     first, end = w[tail + FROM], w[tail + TO]
-    used, later, reach, start = w[tail + PARTS], w[tail + LATER], first, first
-    split_at = -1
+    used, later, start = w[tail + PARTS], w[tail + LATER], first
     for moment in range(lo[k] + 1, up[k]):
         crossed = False
         for j in range(count):
@@ -272,8 +271,8 @@ def split(w, tail, new_tail, depth, lo, up, p, count, sections, k):
             q = used * PART_WORDS
             p[q], p[q + 1], p[q + 2], p[q + 3] = start, moment, depth, later
             p[q + 4], p[q + 5] = w[new_tail + PLACE], w[new_tail + RANK]
-            later, used, start, split_at = used, used + 1, moment, moment
-    w[new_tail + FROM], w[new_tail + TO] = max(start, reach), end
+            later, used, start = used, used + 1, moment
+    w[new_tail + FROM], w[new_tail + TO] = start, end
     w[new_tail + PARENT], w[new_tail + LATER], w[new_tail + PARTS] = depth, later, used
 
 

@@ -22,9 +22,16 @@ from refruntime._native import device_function
 from refruntime.alloc.blocks import count_out, free_block, hand_out
 from refruntime.alloc.codes import DONE, OUT_OF_MEMORY, REJECTED, UNKNOWN
 from refruntime.alloc.counters import OOM, note, reserved_in_all
-from refruntime.alloc.events import defer, process_events, record_events
+from refruntime.alloc.events import (
+    defer,
+    free_safe_in_capture,
+    mark_uses,
+    process_events,
+    record_events,
+)
 from refruntime.alloc.expandable import expand, room_to_grow
 from refruntime.alloc.free_set import best_fit, remove_free, successor, unlink
+from refruntime.alloc.hash_order import HEAD, entry_at, next_entry
 from refruntime.alloc.outside import ask
 from refruntime.alloc.questions import FREE_CALLBACKS, FREE_MEMORY
 from refruntime.alloc.release import collect_garbage, release_cached, release_oversize
@@ -33,35 +40,34 @@ from refruntime.alloc.segments import reserve_segment
 from refruntime.alloc.sizes import pool_for, round_size, segment_size, should_split
 from refruntime.alloc.tables import (
     CALLBACKS,
-    CAPTURES,
+    CAPTURING,
     DEFERRED,
-    DEVICE_BYTES,
     EVENTS_LEFT,
     EXPANDABLE,
     EXPANDABLE_SEGMENT,
     FAILED_FREE,
     FAILED_SIZE,
-    FIRST_PRIVATE,
-    FLAGS,
     FREE_ROOT,
     GC_THRESHOLD,
+    HELPING_POOLS,
     LIMIT,
     MAX_NON_SPLIT_ROUNDING,
     MAX_SPLIT,
+    MEND_REJECTION_RELEASES_CACHE,
     MEND_SEARCH_AFTER_SYNC,
     MENDS,
-    NEXT,
     NUM_ALLOC_RETRIES,
     NUM_OOM_REJECTIONS,
     NUM_OOMS,
     OWNER,
-    REJECT_EARLY,
+    POOL,
+    REJECT_ABOVE,
+    REUSE_IN_CAPTURE,
     SEARCHES,
     SIZE,
     STATE,
     STREAM,
     UPSTREAM,
-    USE_ON_OOM,
     USES,
 )
 
@@ -71,8 +77,10 @@ from refruntime.alloc.tables import (
 @device_function
 def allocate(h, b, o, nbytes, stream, category, owner):
     """Serve a request of `nbytes` > 0 bytes, from private pool `owner` or 0: its block, or a code."""
-    if h[CAPTURES] == 0:
+    if h[CAPTURING] == 0:
         process_events(h, b, o)
+    elif h[REUSE_IN_CAPTURE] != 0:
+        free_safe_in_capture(h, b, o, stream)
     return serve(h, b, o, nbytes, stream, category, owner)
 
 
@@ -89,8 +97,9 @@ def serve(h, b, o, nbytes, stream, category, owner):
         if h[GC_THRESHOLD] > 0:
             collect_garbage(h, b, o)
         k = obtain(h, b, o, pool, stream, size, expandable)
-    if k <= 0:
-        return fail(h, b, o, k, pool, stream, size, category)
+        if k <= 0:
+            return fail(h, b, o, k, pool, stream, size, category)
+        expandable = expandable and b[k + POOL] == pool  # what another pool lends never grows
     cut = should_split(h, b, k, size, expandable)
     return hand_out(h, b, k, size, nbytes, category, cut)
 
@@ -163,10 +172,12 @@ def obtain(h, b, o, pool, stream, size, expandable):
     """Get a block from the upstream, releasing cached memory as far as that takes: it, or a code."""
     k = obtain_once(h, b, o, pool, stream, size, expandable)
     if k == 0 and b[pool + OWNER] == 0:
-        k = borrow(h, b, stream, size, expandable)
+        k = borrow(h, b, stream, size)
     if k == 0 and release_oversize(h, b, o, pool, stream, size):
         k = obtain_once(h, b, o, pool, stream, size, expandable)
-    if k == 0 and h[CAPTURES] == 0:
+    if k == REJECTED and h[MENDS] & MEND_REJECTION_RELEASES_CACHE != 0:
+        k = 0
+    if k == 0 and h[CAPTURING] == 0:
         release_cached(h, b, o)
         if h[MENDS] & MEND_SEARCH_AFTER_SYNC != 0:
             k = find_cached(h, b, pool, stream, size, expandable)
@@ -182,7 +193,7 @@ def obtain_once(h, b, o, pool, stream, size, expandable):
     segment = segment_size(h, size)
     if h[LIMIT] >= 0 and reserved_in_all(h) + segment > h[LIMIT]:
         return 0
-    if h[REJECT_EARLY] != 0 and reserved_in_all(h) + segment > h[DEVICE_BYTES]:
+    if h[REJECT_ABOVE] >= 0 and reserved_in_all(h) + segment > h[REJECT_ABOVE]:
         return REJECTED
     if expandable:
         return expand(h, b, o, pool, stream, size)
@@ -190,15 +201,18 @@ def obtain_once(h, b, o, pool, stream, size, expandable):
 
 
 @device_function
-def borrow(h, b, stream, size, expandable):
-    """Take a free block of a private pool that helps out when memory is short, or return 0."""
-    owner = h[FIRST_PRIVATE]
-    while owner != 0:
-        if b[owner + FLAGS] & USE_ON_OOM != 0:
-            k = find_cached(h, b, pool_for(b, owner, size), stream, size, expandable)
-            if k != 0:
-                return k
-        owner = b[owner + NEXT]
+def borrow(h, b, stream, size):
+    """Take a free block of a private pool that helps out when memory is short, or return 0.
+
+    Never one of an expandable segment.
+    """
+    i = next_entry(h, HELPING_POOLS, 0)
+    while i >= 0:
+        owner = h[entry_at(HELPING_POOLS, i) + HEAD]
+        k = find_cached(h, b, pool_for(b, owner, size), stream, size, False)
+        if k != 0:
+            return k
+        i = next_entry(h, HELPING_POOLS, i + 1)
     return 0
 
 
@@ -227,8 +241,8 @@ def release(h, b, o, k):
         return
     b[k + STATE] = DEFERRED
     b[k + EVENTS_LEFT] = 0
-    if h[CAPTURES] > 0:
-        defer(h, b, k)
+    if h[CAPTURING] != 0:
+        defer(h, b, k, h[REUSE_IN_CAPTURE] != 0 and mark_uses(h, b, o, k))
     else:
         record_events(h, b, o, k)
 

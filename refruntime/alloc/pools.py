@@ -3,13 +3,16 @@
 State
 -----
 A private pool is a row with a small and a large pool of free blocks, a use count and a count of the
-segments that it holds. All private pools are in a list (FIRST_PRIVATE, NEXT); those that nobody
-needs any more are also in the map FREEABLE_POOLS, and go when their last segment has gone.
+segments that it holds. All private pools are in a list (FIRST_PRIVATE, NEXT). Those that nobody
+needs any more are also in the map FREEABLE_POOLS; those that are USE_ON_OOM and needed are in the
+map HELPING_POOLS. The order of the maps is that in which PyTorch's allocator goes through them.
 
 Invariants
 ----------
 * Memory of a private pool serves no request from outside of it, unless it is USE_ON_OOM.
 * A private pool whose use count is not zero gives no memory back.
+* A private pool is not forgotten while it has memory. MALLOC_COUNT alone does not tell: of an
+  expandable segment, what one request mapped may be unmapped in pieces, and the other way round.
 """
 # The bodies are compiled by Numba, which infers their types: every value is a 64-bit integer.
 # mypy: disable-error-code="no-untyped-def"
@@ -17,14 +20,24 @@ Invariants
 from __future__ import annotations
 
 from refruntime._native import device_function
-from refruntime.alloc.hash_order import entry_number, erase, lookup, put
+from refruntime.alloc.hash_order import (
+    HEAD,
+    entry_at,
+    entry_number,
+    erase,
+    lookup_pair,
+    next_entry,
+    put,
+)
 from refruntime.alloc.rows import give_row, take_row
 from refruntime.alloc.tables import (
+    CURRENT,
     FIRST_PRIVATE,
     FIRST_RESERVED,
     FLAGS,
     FREE_ROOT,
     FREEABLE_POOLS,
+    HELPING_POOLS,
     ID_FIRST,
     ID_SECOND,
     IS_LARGE,
@@ -35,6 +48,7 @@ from refruntime.alloc.tables import (
     NEXT,
     OTHER,
     OWNER,
+    POOLS_DROPPED,
     PREVIOUS,
     PRIORITY,
     PRIVATE_PEAK_ALL,
@@ -44,6 +58,7 @@ from refruntime.alloc.tables import (
     UNMAPPED_ROOT,
     UPSTREAM,
     USE_COUNT,
+    USE_ON_OOM,
 )
 
 
@@ -113,9 +128,10 @@ def find_private_pool(h, b, first, second):
 def need_pool(h, b, owner):
     """Count one more graph or MemPool that needs a private pool."""
     b[owner + USE_COUNT] += 1
-    entry = lookup(h, FREEABLE_POOLS, pool_key(b, owner))
-    if entry != 0:
-        erase(h, FREEABLE_POOLS, entry_number(FREEABLE_POOLS, entry))
+    if b[owner + USE_COUNT] == 1:
+        leave_map(h, b, FREEABLE_POOLS, owner)
+        if b[owner + FLAGS] & USE_ON_OOM != 0:
+            enter_map(h, b, HELPING_POOLS, owner)
 
 
 @device_function
@@ -123,8 +139,62 @@ def release_pool(h, b, owner):
     """Count one graph or MemPool less; return whether the pool may now give its memory back."""
     b[owner + USE_COUNT] -= 1
     if b[owner + USE_COUNT] == 0:
-        put(h, FREEABLE_POOLS, pool_key(b, owner), owner, 0)
+        leave_map(h, b, HELPING_POOLS, owner)
+        enter_map(h, b, FREEABLE_POOLS, owner)
     return b[owner + USE_COUNT] == 0
+
+
+@device_function
+def enter_map(h, b, m, owner):
+    """Enter a private pool into one of the maps, unless it is full of others."""
+    if not put(h, m, pool_key(b, owner), owner, 0):
+        drop_empty_pools(h, b)
+        put(h, m, pool_key(b, owner), owner, 0)
+
+
+@device_function
+def leave_map(h, b, m, owner):
+    """Take a private pool out of one of the maps, if it is there."""
+    entry = lookup_pair(h, m, pool_key(b, owner), owner)
+    if entry != 0:
+        erase(h, m, entry_number(m, entry))
+
+
+@device_function
+def is_freeable(h, b, owner):
+    """Return whether a private pool is in the map of those that nobody needs."""
+    return lookup_pair(h, FREEABLE_POOLS, pool_key(b, owner), owner) != 0
+
+
+@device_function
+def drop_empty_pools(h, b):
+    """Forget the pools that nobody needs and that have no memory, whatever their counts say."""
+    i = next_entry(h, FREEABLE_POOLS, 0)
+    while i >= 0:
+        owner = h[entry_at(FREEABLE_POOLS, i) + HEAD]
+        if is_empty(b, owner):
+            erase(h, FREEABLE_POOLS, i)
+            drop_private_pool(h, b, owner)
+            i = next_entry(h, FREEABLE_POOLS, i)
+        else:
+            i = next_entry(h, FREEABLE_POOLS, i + 1)
+
+
+@device_function
+def is_empty(b, owner):
+    """Return whether a private pool has no memory."""
+    row = b[owner + RESERVED_ROW]
+    return b[row + CURRENT] + b[row + CURRENT + 1] == 0
+
+
+@device_function
+def is_over(b, owner):
+    """Return whether a private pool can be forgotten: it is empty, and its counts agree.
+
+    PyTorch keeps an empty pool whose count is still above zero; so do we, while there is room, as
+    it has a place in the order of the pools.
+    """
+    return is_empty(b, owner) and b[owner + MALLOC_COUNT] <= 0
 
 
 @device_function
@@ -140,3 +210,4 @@ def drop_private_pool(h, b, owner):
     give_row(h, b, b[owner + SMALL_POOL])
     give_row(h, b, b[owner + LARGE_POOL])
     give_row(h, b, owner)
+    h[POOLS_DROPPED] += 1

@@ -15,32 +15,28 @@ from refruntime.alloc.counters import reserved_in_all
 from refruntime.alloc.events import wait_for_events
 from refruntime.alloc.expandable import drop_if_empty, unmap_block
 from refruntime.alloc.free_set import best_fit, is_split, last_below, predecessor, successor
-from refruntime.alloc.hash_order import (
-    HEAD,
-    entry_at,
-    entry_number,
-    erase,
-    lookup,
-    next_entry,
-)
-from refruntime.alloc.pools import drop_private_pool, pool_key
+from refruntime.alloc.hash_order import HEAD, entry_at, erase, next_entry
+from refruntime.alloc.pools import drop_private_pool, is_freeable, is_over, leave_map
 from refruntime.alloc.segments import release_segment
 from refruntime.alloc.tables import (
+    CAPTURING,
     EXPANDABLE_SEGMENT,
+    FIRST_PRIVATE,
     FREE_ROOT,
     FREEABLE_POOLS,
     GC_THRESHOLD,
     INSERTED,
     LARGE,
     LARGE_POOL,
-    MALLOC_COUNT,
     MAX_SPLIT,
+    NEXT,
     SEARCHES,
     SIZE,
     SMALL,
     SMALL_POOL,
     STREAM,
     UNLIMITED,
+    USE_COUNT,
     USES,
 )
 
@@ -98,7 +94,7 @@ def collect_old(h, b, o, total_age, count):
     while k != 0:
         following = successor(b, LARGE + FREE_ROOT, k)
         old = age_of(b, k) * count >= total_age
-        if old and not is_split(b, k) and b[k + EXPANDABLE_SEGMENT] == 0:
+        if old and is_whole(b, k):
             freed += 1
             nbytes += b[k + SIZE]
             ages += age_of(b, k)
@@ -114,24 +110,32 @@ def collect_old(h, b, o, total_age, count):
 def release_oversize(h, b, o, pool, stream, size):
     """Release blocks of at least the split limit until a request fits; return whether it will.
 
-    The smallest one that suffices, or else from the largest down.
+    The smallest one that suffices, or else from the largest down. Blocks that share their segment
+    are passed over. PyTorch releases them as if they were segments, which the driver refuses, or
+    which takes the memory of live neighbours away; they come from settings changed at run time.
     """
     if h[MAX_SPLIT] == UNLIMITED:
         return False
     size = max(size, h[MAX_SPLIT])
     link = best_fit(b, pool, stream, size)
-    if link != 0 and b[b[link] + EXPANDABLE_SEGMENT] == 0:
+    if link != 0 and is_whole(b, b[link]):
         release_segment(h, b, o, b[link])
         return True
     k = last_below(b, pool, stream, size)
     released = 0
     while k != 0 and released < size and is_oversize(h, b, k, stream):
         before = predecessor(b, pool + FREE_ROOT, k)
-        if b[k + EXPANDABLE_SEGMENT] == 0:
+        if is_whole(b, k):
             released += b[k + SIZE]
             release_segment(h, b, o, k)
         k = before
     return released >= size
+
+
+@device_function
+def is_whole(b, k):
+    """Return whether block `k` fills a segment that can be released."""
+    return b[k + EXPANDABLE_SEGMENT] == 0 and not is_split(b, k)
 
 
 @device_function
@@ -145,39 +149,57 @@ def is_oversize(h, b, k, stream):
 
 @device_function
 def release_cached(h, b, o):
-    """Wait for all events, then release all that is free: large first, freeable pools last."""
-    wait_for_events(h, b, o, 0)
-    release_free(h, b, o, LARGE)
-    release_free(h, b, o, SMALL)
+    """Wait for all events, then release all that is free: large first, freeable pools last.
+
+    Inside a capture there is no waiting, and only the freeable pools are released.
+    """
+    if h[CAPTURING] == 0:
+        wait_for_events(h, b, o, 0)
+        release_free(h, b, o, LARGE)
+        release_free(h, b, o, SMALL)
     i = next_entry(h, FREEABLE_POOLS, 0)
     while i >= 0:
         owner = h[entry_at(FREEABLE_POOLS, i) + HEAD]
-        if release_private(h, b, o, owner):
+        release_private(h, b, o, owner)
+        if is_over(b, owner):
             erase(h, FREEABLE_POOLS, i)
             drop_private_pool(h, b, owner)
             i = next_entry(h, FREEABLE_POOLS, i)
         else:
             i = next_entry(h, FREEABLE_POOLS, i + 1)
+    release_unlisted(h, b, o)
+
+
+@device_function
+def release_unlisted(h, b, o):
+    """Release what is free in the freeable pools that had no room in the map."""
+    owner = h[FIRST_PRIVATE]
+    while owner != 0:
+        following = b[owner + NEXT]
+        if b[owner + USE_COUNT] == 0 and not is_freeable(h, b, owner):
+            release_private(h, b, o, owner)
+            if is_over(b, owner):
+                drop_private_pool(h, b, owner)
+        owner = following
 
 
 @device_function
 def release_pool_cache(h, b, o, owner):
     """Release what is free in one private pool, if nobody needs the pool any more."""
-    entry = lookup(h, FREEABLE_POOLS, pool_key(b, owner))
-    if entry == 0:
+    if b[owner + USE_COUNT] != 0:
         return
     wait_for_events(h, b, o, owner)
-    if release_private(h, b, o, owner):
-        erase(h, FREEABLE_POOLS, entry_number(FREEABLE_POOLS, entry))
+    release_private(h, b, o, owner)
+    if is_over(b, owner):
+        leave_map(h, b, FREEABLE_POOLS, owner)
         drop_private_pool(h, b, owner)
 
 
 @device_function
 def release_private(h, b, o, owner):
-    """Release what is free in a private pool; return whether it holds nothing any more."""
+    """Release what is free in a private pool."""
     release_free(h, b, o, b[owner + SMALL_POOL])
     release_free(h, b, o, b[owner + LARGE_POOL])
-    return b[owner + MALLOC_COUNT] == 0
 
 
 @device_function

@@ -139,7 +139,7 @@ def _meta(replayer: Replayer, events: list[Event], options: Options, seconds: fl
 
 
 def bench(events: EncodedList, runs: int) -> tuple[float, int]:
-    """Time the compiled loop alone; return nanoseconds an event, the least of the runs, and OOMs."""
+    """Time the compiled loop alone; return nanoseconds an event (the least run), and OOMs."""
     best, failures = float("inf"), 0
     for _ in range(runs):
         replayer = Replayer(events, results=False, log=False, trace=False)
@@ -230,10 +230,6 @@ def _plain(value: Any) -> Any:
         return int(value)
     raise TypeError(f"{type(value).__name__} is not JSON")
 
-
-# Old names, used by what still imports them from here.
-from refruntime.alloc.strategy import *  # noqa: E402,F403
-from refruntime.alloc.strategy import STRATEGIES, Point  # noqa: E402,F401
 
 if __name__ == "__main__":
     sys.exit(main())

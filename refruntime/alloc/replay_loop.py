@@ -2,8 +2,8 @@
 
 State
 -----
-`Lists` holds the events as rows of integers and everything that the loop writes: the block of each
-name, the results, which private pool serves requests now. The loop stops, and is entered again where
+The words of one array, whose places stand below: where the events are (rows of integers), the block
+of each name, the results, which private pools are begun. The loop stops, and is entered again where
 it stopped, when tables must grow or somebody wants to look (SNAPSHOT).
 
 Invariants
@@ -138,7 +138,7 @@ def run(header, device, state):
 
 @device_function
 def has_log_room(h, o, nbytes):
-    """Return whether the log has room for the calls of any event: each page that could be touched."""
+    """Return whether the log has room for the calls of any event, for every page if need be."""
     if o[LOG] == 0:
         return o[EVENT_CAPACITY] - o[EVENT_COUNT] > entries_needed(h)
     pages = (reserved_in_all(h) + max(nbytes, 0)) // GRANULE

@@ -77,7 +77,6 @@ class Baseline:
         places += [(tables.blocks, row) for row in _private_rows(tables)]
         for words, stat in places:
             for _, pool in _POOLS:
-                # Rows and words of the header are told apart by their size.
                 self._total[stat, pool] = words[stat + TOTAL + pool]
                 self._current[stat, pool] = words[stat + CURRENT + pool]
         self._counts = {name: h[word] for name, word in COUNTS.items()}
@@ -138,7 +137,8 @@ def _fields(prefix: str, current: int, peak: int, allocated: int, freed: int) ->
 
 def _private_stats(tables: Tables, baseline: Baseline) -> dict[str, int]:
     """Return the reserved bytes of each private pool that ever had any."""
-    b, stats = tables.blocks, {}
+    b = tables.blocks
+    stats: dict[str, int] = {}
     for row in _private_rows(tables):
         if b[row + TOTAL] + b[row + TOTAL + 1] == 0:
             continue

@@ -42,13 +42,14 @@ ROWS: Final = 7  # rows of the table
 SEGMENT_COUNT: Final = 8  # segments ever made; the age of the next
 EXPANDABLE_COUNT: Final = 9  # expandable segments alive
 FIRST_PRIVATE: Final = 10  # the first private pool; NEXT leads on
-CAPTURES: Final = 11  # how many captures (or `use_mem_pool` blocks) are under way
+CAPTURING: Final = 11  # whether the call in progress comes from inside the capture of a graph
 FIRST_DEFERRED: Final = 12  # blocks freed during a capture whose events are still to be recorded
 LAST_DEFERRED: Final = 13
 FAILED_SIZE: Final = 14  # of the last request that failed: what was tried of the upstream,
 FAILED_FREE: Final = 15  # and what the upstream had left
-CALLBACKS: Final = 17  # whether anybody can free memory when a search fails
 FIRST_RESERVED: Final = 16  # the first row of the reserved bytes of a private pool
+CALLBACKS: Final = 17  # whether anybody can free memory when a search fails
+POOLS_DROPPED: Final = 18  # private pools ever forgotten
 
 # Bits of GATE
 BUSY: Final = 1  # somebody is inside the guard
@@ -64,8 +65,8 @@ LARGE_SEGMENT: Final = 26
 EXPANDABLE: Final = 27  # 0 or 1
 LIMIT: Final = 28  # bytes that may be reserved, or -1
 GC_THRESHOLD: Final = 29  # reserved bytes from which garbage is collected; 0: never
-REJECT_EARLY: Final = 30  # refuse what cannot fit on the device without asking for it
-DEVICE_BYTES: Final = 31  # the device's memory in all
+REJECT_ABOVE: Final = 30  # reserved bytes above which requests are refused unasked, or -1
+REUSE_IN_CAPTURE: Final = 31  # 0 or 1: blocks freed in a capture may serve it again
 MENDS: Final = 32  # a sum of the MEND_ bits
 ADDRESS_BYTES: Final = 33  # addresses to reserve for an expandable segment
 DIVISIONS: Final = 34  # 16 words: steps a power of two, for each interval from 1 MiB on
@@ -148,9 +149,12 @@ OVERSIZE: Final[dict[str, int]] = {
 # --- header: ordered maps with few keys (see `hash_order`) ------------------------------------
 EVENT_QUEUES: Final = STATS + STAT_COUNT * STAT_WORDS  # by stream: the events that blocks wait for
 FREEABLE_POOLS: Final = EVENT_QUEUES + words_of_map(1024)  # private pools that nobody needs
-STREAM_USES: Final = FREEABLE_POOLS + words_of_map(256)  # scratch: the streams of one block
+HELPING_POOLS: Final = FREEABLE_POOLS + words_of_map(256)  # those that are USE_ON_OOM
+STREAM_USES: Final = HELPING_POOLS + words_of_map(256)  # scratch: the streams of one block
 HEADER_WORDS: Final = STREAM_USES + words_of_map(256)
-MAPS: Final = ((EVENT_QUEUES, 1024), (FREEABLE_POOLS, 256), (STREAM_USES, 256))
+MAPS: Final = (
+    (EVENT_QUEUES, 1024), (FREEABLE_POOLS, 256), (HELPING_POOLS, 256), (STREAM_USES, 256),
+)  # fmt: skip
 
 # --- a row of the blocks table: a block -------------------------------------------------------
 STREAM: Final = 0
@@ -207,7 +211,8 @@ PAGE: Final = 2  # bytes of a page
 USE_STREAM: Final = 0
 USE_CAPTURED: Final = 1  # whether it was recorded during a capture
 EVENT: Final = 0
-EVENT_BLOCK: Final = 1
+EVENT_BLOCK: Final = 1  # also of a deferred block
+MARKED: Final = 0  # whether the outside knows which work of the capture is the block's last
 
 SMALL: Final = ROW
 LARGE: Final = 2 * ROW

@@ -3,8 +3,8 @@
 State
 -----
 The entries are in the ring of the tables, written by the core. A `Trace` holds what the core knows
-nothing of: the Python stacks, each once, by number; and the blocks and segments that were there when
-recording began.
+nothing of: the Python stacks, each once, by number; and the blocks and segments that were there
+when recording began.
 
 Invariants
 ----------
