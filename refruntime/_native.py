@@ -132,11 +132,32 @@ class DeviceFunction(Lazy):
                     fastmath=set(self._fastmath), error_model="numpy", no_cpython_wrapper=True,
                     no_cfunc_wrapper=True, nogil=True, forceinline=self._force,
                 )(bound)  # fmt: skip
+                _ignore_literals(self._resolved)
             return self._resolved
 
     def sources(self) -> set[str]:
         self.resolve()
         return self._files | {__file__}
+
+
+def _ignore_literals(dispatcher: Any) -> None:
+    """Have a dispatcher compile once for an integer, not once for each constant it is called with.
+
+    What a constant would gain, LLVM gains by inlining.
+    """
+    from numba import types as nb
+
+    def plain(kind: Any) -> Any:
+        return nb.unliteral(kind) if isinstance(kind, nb.IntegerLiteral) else kind
+
+    template_of = dispatcher.get_call_template
+
+    def get_call_template(args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
+        return template_of(
+            tuple(plain(arg) for arg in args), {name: plain(arg) for name, arg in kws.items()}
+        )
+
+    dispatcher.get_call_template = get_call_template
 
 
 def device_function(func: Callable[..., Any]) -> DeviceFunction:
