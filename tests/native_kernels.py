@@ -68,3 +68,13 @@ def bits(out, a, n):
     o, p = ptr_u32(out), ptr_f32(a)
     for i in range(n):
         o[i] = f32_bits(p[i])
+
+
+@device_function
+def plus(x, y):
+    return x + y
+
+
+@native("int64(int64)")
+def plus_three_constants(x):
+    return plus(plus(plus(x, 1), 2), 3)

@@ -114,3 +114,8 @@ def test_generated_module_is_one_file_a_content():
     other = generated_module("VALUE = 42\n", "probe")
     assert first is again and other is not first and (first.VALUE, other.VALUE) == (41, 42)
     assert Path(first.__file__).is_relative_to(config.cache_dir)
+
+
+def test_device_function_is_compiled_once_for_all_constants():
+    assert kernels.plus_three_constants(4) == 10
+    assert len(kernels.plus.resolve().overloads) == 1
