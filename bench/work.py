@@ -15,6 +15,8 @@ Invariants
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -90,6 +92,35 @@ def add8_grad(torch):
 @workload("ops", "x.grad = y.grad = None; (x * y).sum().backward()", "x.grad")
 def mul_sum_backward(torch):
     return {"x": floats(torch, 8, grad=True), "y": floats(torch, 8, seed=1, grad=True)}
+
+
+def _thousand(x):
+    for _ in range(500):
+        x = x * 1.0001 + 1.0
+    return x
+
+
+def _thousand_mixed(x, c):
+    for _ in range(200):
+        x = ((x * 1.0001 + 1.0 - c) * c).tanh()
+    return x
+
+
+@workload("ops", "chain(x)")
+def chain1000(torch):
+    return {"x": floats(torch, 8, grad=True), "chain": _thousand}
+
+
+@workload("ops", "x.grad = None; chain(x).backward(g)", "x.grad")
+def chain1000_backward(torch):
+    names = {"x": floats(torch, 8, grad=True), "g": floats(torch, 8, seed=1)}
+    return {**names, "chain": _thousand}
+
+
+@workload("ops", "x.grad = None; chain(x, c).backward(g)", "x.grad")
+def chain1000_mixed_backward(torch):
+    names = {"x": floats(torch, 8, grad=True), "g": floats(torch, 8, seed=1)}
+    return {**names, "c": floats(torch, 8, seed=2), "chain": _thousand_mixed}
 
 
 @workload("ops", "exp(x)")
@@ -216,6 +247,47 @@ def linear_256x512_backward(torch):
         "g": floats(torch, 256, 512, seed=3),
         "linear": torch.nn.functional.linear,
     }
+
+
+# ---------------------------------------------------------------------------------------------
+# Two heavy branches that do not depend on each other, in backward. PyTorch's engine runs them on
+# one thread; run with ``--threads 1`` to see what a second worker brings.
+
+
+@contextlib.contextmanager
+def workers(torch, count):
+    """Let `count` threads run the nodes of backward, in a framework that has this setting."""
+    module = sys.modules.get(f"{torch.__name__}.config")
+    with module.config.patch(backward_workers=count) if module else contextlib.nullcontext():
+        yield
+
+
+def _branches(torch, count):
+    x = floats(torch, 768, 768, grad=True)
+    ends = []
+    for seed in (1, 2):
+        weight, y = floats(torch, 768, 768, seed=seed) / 28, x
+        for _ in range(4):
+            y = (y @ weight).tanh()
+        ends.append(y)
+    total = (ends[0] + ends[1]).sum()
+
+    def step():
+        x.grad = None
+        with workers(torch, count):
+            total.backward(retain_graph=True)
+
+    return {"x": x, "step": step}
+
+
+@workload("matmul", "step()", "x.grad")
+def two_branches_1_worker(torch):
+    return _branches(torch, 1)
+
+
+@workload("matmul", "step()", "x.grad")
+def two_branches_2_workers(torch):
+    return _branches(torch, 2)
 
 
 # ---------------------------------------------------------------------------------------------

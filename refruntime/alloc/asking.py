@@ -28,6 +28,7 @@ from refruntime.alloc.tables import CAPTURING, CONTEXT, NOW, POOLS_DROPPED, Tabl
 from refruntime.alloc.upstream import Upstream, UpstreamExhausted
 
 Callback = Callable[[], bool]
+Answer = Callable[[int, int, int, int], int]
 
 CALL_WORDS: Final = (CAPTURING, NOW, CONTEXT)
 
@@ -51,7 +52,7 @@ class UpstreamOutside:
         self._guard = guard
         self._spare: tuple[int, int, int] | None = None
         self._freed: int | None = None
-        self._answers: Final = {
+        self._answers: Final[dict[int, Answer]] = {
             questions.RESERVE: self._reserve,
             questions.RELEASE: self._release,
             questions.RESERVE_ADDRESSES: self._reserve_addresses,
@@ -60,9 +61,9 @@ class UpstreamOutside:
             questions.UNMAP: self._unmap,
             questions.RECORD_EVENT: lambda stream, *_: upstream.record_event(stream),
             questions.QUERY_EVENT: lambda event, *_: int(upstream.query_event(event)),
-            questions.WAIT_EVENT: lambda event, *_: _done(upstream.wait_event(event)),
-            questions.RELEASE_EVENT: lambda event, *_: _done(upstream.release_event(event)),
-            questions.SYNCHRONIZE: lambda stream, *_: _done(upstream.synchronize(stream)),
+            questions.WAIT_EVENT: _done(upstream.wait_event),
+            questions.RELEASE_EVENT: _done(upstream.release_event),
+            questions.SYNCHRONIZE: _done(upstream.synchronize),
             questions.FREE_CALLBACKS: self._call_back,
             questions.FREE_MEMORY: lambda *_: upstream.memory_info()[0],
             questions.MARK_ENDS: self._mark,
@@ -75,7 +76,7 @@ class UpstreamOutside:
         return self._answers[question](a, b, c, d)
 
     def end_request(self) -> None:
-        """Give back a span that the request which began anew did not need, and forget the request."""
+        """Forget what a request that began anew had got; give back a span that it did not need."""
         self._freed = None
         if self._spare is not None:
             address, nbytes, number = self._spare
@@ -107,7 +108,8 @@ class UpstreamOutside:
         return address
 
     def _release(self, address: int, nbytes: int, number: int, _: int) -> int:
-        return _done(self.upstreams[number].release(address, nbytes))
+        self.upstreams[number].release(address, nbytes)
+        return 0
 
     def _reserve_addresses(self, nbytes: int, *_: int) -> int:
         try:
@@ -116,7 +118,8 @@ class UpstreamOutside:
             return 0
 
     def _release_addresses(self, address: int, nbytes: int, *_: int) -> int:
-        return _done(self.upstreams[0].release_addresses(address, nbytes))
+        self.upstreams[0].release_addresses(address, nbytes)
+        return 0
 
     def _map(self, address: int, nbytes: int, page: int, _: int) -> int:
         try:
@@ -126,20 +129,21 @@ class UpstreamOutside:
         return 1
 
     def _unmap(self, address: int, nbytes: int, page: int, stream: int) -> int:
-        return _done(self.upstreams[0].unmap(address, nbytes, page, stream))
+        self.upstreams[0].unmap(address, nbytes, page, stream)
+        return 0
 
     def _call_back(self, *_: int) -> int:
         if self._freed is not None:
             # The request began anew after they had been called.
             return self._freed
         blocks = self._tables.blocks
-        freed = int(any([callback() for callback in list(self.callbacks)]))
+        answers = [callback() for callback in list(self.callbacks)]
         # What the callbacks freed was queued; it counts for the search that follows.
         self.drain()
         if self._tables.blocks is not blocks:
-            self._freed = freed
+            self._freed = int(any(answers))
             raise BeginAnew
-        return freed
+        return int(any(answers))
 
     def _mark(self, block: int, stream: int, *_: int) -> int:
         return NO_STREAM if self.marks is None else self.marks.add(block, stream)
@@ -148,7 +152,9 @@ class UpstreamOutside:
         return int(self.marks is not None and self.marks.come_before(block, stream))
 
     def _forget_marks(self, block: int, *_: int) -> int:
-        return 0 if self.marks is None else _done(self.marks.forget(block))
+        if self.marks is not None:
+            self.marks.forget(block)
+        return 0
 
 
 def _reserved(upstream: Upstream, nbytes: int, stream: int) -> int:
@@ -159,6 +165,11 @@ def _reserved(upstream: Upstream, nbytes: int, stream: int) -> int:
         return 0
 
 
-def _done(nothing: None) -> int:
-    """Answer a question that has no answer."""
-    return 0
+def _done(act: Callable[[int], None]) -> Answer:
+    """Return what does something with its first argument, and answers nothing."""
+
+    def answer(first: int, *_: int) -> int:
+        act(first)
+        return 0
+
+    return answer

@@ -38,15 +38,13 @@ from refruntime.alloc.guard import Guard
 from refruntime.alloc.oom import absurd_request
 from refruntime.alloc.private_pools import PoolId, PrivatePools
 from refruntime.alloc.queue import ADOPT, FREE, TAG, Change, stray, warn_of
+from refruntime.alloc.readings import Readings
 from refruntime.alloc.rows import enter_index, find, leave_index
 from refruntime.alloc.segments import add_segment
 from refruntime.alloc.settings import AllocatorSettings, AllocatorSettingsError
-from refruntime.alloc.snapshot import history_before, snapshot_of
-from refruntime.alloc.summary import summary_table
 from refruntime.alloc.tables import (
     ADDRESS,
     AGEING,
-    ALLOCATED_BYTES,
     CALLBACKS,
     CAPTURING,
     CONTEXT,
@@ -57,9 +55,6 @@ from refruntime.alloc.tables import (
     GATE,
     GC_THRESHOLD,
     NOW,
-    NUM_ALLOC_RETRIES,
-    NUM_OOMS,
-    RESERVED_BYTES,
     STATE,
     Tables,
 )
@@ -82,7 +77,7 @@ def _ignore(address: int) -> None:
     """Free nothing."""
 
 
-class CachingAllocator:
+class CachingAllocator(Readings):
     """Serves spans of bytes from segments that it keeps, with PyTorch's policy.
 
     Parameters
@@ -132,7 +127,7 @@ class CachingAllocator:
         )  # fmt: skip
         self._baseline = statistics.Baseline()
         self._failures = Failures(device, self.tables)
-        self._configure(_first_configuration(upstream, settings))
+        self._configure(Configuration.first(settings, upstream.capacity))
         self._first_settings = self.settings
         if compile_after is None and entries.fast_retag.compiled:
             self.compile()
@@ -188,37 +183,6 @@ class CachingAllocator:
             self._change_slow((TAG, address, category), code)
 
     # --- the rest of the face -----------------------------------------------------------------
-
-    @property
-    def allocated_bytes(self) -> int:
-        """The bytes of blocks in use, as rounded."""
-        return statistics.current_of(self.tables.header, ALLOCATED_BYTES)
-
-    @property
-    def reserved_bytes(self) -> int:
-        """The bytes of segments held."""
-        return statistics.current_of(self.tables.header, RESERVED_BYTES)
-
-    def owns(self, address: int) -> bool:
-        """Whether a block in use has this address."""
-        with self._guard:
-            return find(self.tables.header, self.tables.blocks, address) != 0
-
-    @property
-    def memory_fraction(self) -> float:
-        """The share of the device's memory that may be reserved."""
-        configuration = self._configuration
-        return configuration.limit / configuration.device_bytes if configuration.limit >= 0 else 1.0
-
-    @property
-    def retries(self) -> int:
-        """How often the cache was released to serve a request, ever."""
-        return int(self.tables.header[NUM_ALLOC_RETRIES])
-
-    @property
-    def ooms(self) -> int:
-        """How many requests failed, ever."""
-        return int(self.tables.header[NUM_OOMS])
 
     @property
     def compiled(self) -> bool:
@@ -279,11 +243,6 @@ class CachingAllocator:
 
     # --- settings -----------------------------------------------------------------------------
 
-    @property
-    def settings(self) -> AllocatorSettings:
-        """The settings in force."""
-        return self._configuration.settings
-
     def set_settings(self, text: str) -> None:
         """Change settings, as ``PYTORCH_ALLOC_CONF`` gives them.
 
@@ -304,28 +263,34 @@ class CachingAllocator:
         with self._guard:
             self._configure(Configuration(settings, now.device_bytes, now.limit))
 
+    @property
+    def memory_fraction(self) -> float:
+        """The share of the device's memory that may be reserved."""
+        configuration = self._configuration
+        return configuration.limit / configuration.device_bytes if configuration.limit >= 0 else 1.0
+
     def set_memory_fraction(self, fraction: float) -> None:
         """Reserve at most this share, 0 to 1, of the device's memory."""
         if not 0 <= fraction <= 1:
             raise ArgumentValueError(
                 "set_memory_fraction", expected="a share from 0 to 1", got=repr(fraction)
             )
-        total = self.upstream.memory_info()[1]
         with self._guard:
-            self._configure(self._configuration.with_fraction(fraction, total))
+            self._configure(self._configuration.with_fraction(fraction, self.upstream.capacity))
 
     def _configure(self, configuration: Configuration) -> None:
         self._configuration = configuration
         header = self.tables.header
         configuration.write(header)
-        if header[EXPANDABLE] and not self.upstream.supports_virtual_memory:
-            header[EXPANDABLE] = 0
-            warnings.warn(
-                f"expandable_segments is ignored: {self.device} can't map memory", stacklevel=4
-            )
+        mapped = bool(header[EXPANDABLE])
+        header[EXPANDABLE] = mapped and self.upstream.supports_virtual_memory
         self._outside.unlocked = configuration.settings.release_lock_on_cudamalloc
         ageing = AGEING if header[GC_THRESHOLD] > 0 else 0
         header[GATE] = header[GATE] & ~AGEING | ageing
+        if mapped and not header[EXPANDABLE]:
+            warnings.warn(
+                f"expandable_segments is ignored: {self.device} can't map memory", stacklevel=4
+            )
 
     # --- callbacks and observers ---------------------------------------------------------------
 
@@ -340,64 +305,11 @@ class CachingAllocator:
         self._failures.oom_observers.append(observer)
 
     def attach_rejection_observer(self, observer: RejectionObserver) -> None:
-        """Call ``observer(device, tried, reserved, capacity)`` when `throw_on_cudamalloc_oom` refuses."""
-        self._failures.rejection_observers.append(observer)
+        """Call ``observer(device, tried, reserved, capacity)`` when a request is refused unasked.
 
-    # --- what can be seen ---------------------------------------------------------------------
-
-    def stats(self) -> dict[str, int]:
-        """Return all statistics under the keys of ``torch.cuda.memory_stats``."""
-        self.settle()
-        return statistics.memory_stats(self.tables, self._baseline, self._first_settings)
-
-    def category_bytes(self) -> dict[str, int]:
-        """Return the bytes in use (as asked for) of each category, by name."""
-        self.settle()
-        return statistics.category_bytes(self.tables.header)
-
-    def attribution(self) -> dict[str, int]:
-        """Return every reserved byte by what it is for; see `statistics.attribution`."""
-        self.settle()
-        return statistics.attribution(self.tables.header)
-
-    def reset_peak_stats(self) -> None:
-        """Make every peak the current value."""
-        with self._guard:
-            statistics.reset_peaks(self.tables)
-
-    def reset_accumulated_stats(self) -> None:
-        """Start the totals (allocated, freed, retries, failures) anew."""
-        with self._guard:
-            self._baseline.move(self.tables)
-
-    def record(
-        self, enabled: bool = True, *, stacks: bool = False, max_entries: int | None = None
-    ) -> None:
-        """Start the event trace anew, or stop it; see `Trace`.
-
-        Parameters
-        ----------
-        enabled : bool
-            Start or stop.
-        stacks : bool
-            Keep the Python frames of each request and free (about a microsecond each).
-        max_entries : int, optional
-            Keep only so many events, the latest.
+        That is what `throw_on_cudamalloc_oom` does.
         """
-        with self._guard:
-            if enabled:
-                self.trace.start(history_before(self.tables), stacks, max_entries)
-            else:
-                self.trace.stop()
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return segments, blocks and trace in the form of ``torch.cuda.memory_snapshot`` files."""
-        with self._guard:
-            return snapshot_of(self.tables, self.trace, self.settings)
-
-    def summary(self) -> str:
-        """Return a table of the statistics."""
-        return summary_table(self.stats(), self.device)
+        self._failures.rejection_observers.append(observer)
 
     # --- the slow way -------------------------------------------------------------------------
 
@@ -408,7 +320,7 @@ class CachingAllocator:
             )
             if address > 0:
                 return int(address)
-        _check_request(self.device, nbytes, category)
+        check_request(self.device, nbytes, category)
         if nbytes == 0:
             return 0
         if self._guard.mine():
@@ -541,7 +453,7 @@ class CachingAllocator:
         return int(retag(self.tables.header, self.tables.blocks, address, *rest))
 
     def _release(self, address: int, captured: int) -> int:
-        """Free a block inside the guard; `captured` tells whether that came from inside a capture."""
+        """Free a block inside the guard; `captured`: the free came from inside a capture."""
         header, blocks = self.tables.header, self.tables.blocks
         k = find(header, blocks, address)
         if k == 0:
@@ -569,16 +481,16 @@ class CachingAllocator:
         return codes.DONE
 
 
-def _first_configuration(
-    upstream: Upstream, settings: AllocatorSettings | str | None
-) -> Configuration:
-    if not isinstance(settings, AllocatorSettings):
-        settings = AllocatorSettings().updated(settings or "")
-    total = upstream.capacity
-    return Configuration(settings, total).with_fraction(settings.per_process_memory_fraction)
+def check_request(device: str, nbytes: int, category: int) -> None:
+    """Refuse a request that makes no sense.
 
-
-def _check_request(device: str, nbytes: int, category: int) -> None:
+    Raises
+    ------
+    ArgumentValueError
+        If the size is negative or the category unknown.
+    OutOfMemoryError
+        If no machine has so many bytes.
+    """
     if nbytes < 0:
         raise ArgumentValueError("malloc", expected="a size of 0 bytes or more", got=nbytes)
     if nbytes > sizes.MAX_REQUEST:

@@ -54,6 +54,14 @@ class Configuration:
     device_bytes: int
     limit: int = -1
 
+    @classmethod
+    def first(cls, settings: AllocatorSettings | str | None, device_bytes: int) -> Configuration:
+        """Return what an allocator begins with: settings, or their text."""
+        if not isinstance(settings, AllocatorSettings):
+            settings = AllocatorSettings().updated(settings or "")
+        fraction = settings.per_process_memory_fraction
+        return cls(settings, device_bytes).with_fraction(fraction)
+
     def with_fraction(self, fraction: float, device_bytes: int | None = None) -> Configuration:
         """Return it with the limit that a share of the device's memory is; 1 is no limit."""
         total = self.device_bytes if device_bytes is None else device_bytes

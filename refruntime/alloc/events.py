@@ -1,4 +1,4 @@
-"""Streams and events: blocks that other streams used come back when the events after those uses pass.
+"""Streams and events: blocks that other streams used come back when events after those uses pass.
 
 State
 -----
@@ -187,7 +187,7 @@ def settle_deferred(h, b, o, owner):
 
 @device_function
 def leave_deferred(h, b, o, before, row):
-    """Take a row, which comes after row `before` if there is one, off the list of deferred blocks."""
+    """Take a row, which comes after row `before` or is the first, off the list of deferred blocks."""
     if b[row + MARKED] != 0:
         ask(o, FORGET_MARKS, b[row + EVENT_BLOCK], 0, 0, 0)
     if before == 0:
@@ -289,7 +289,7 @@ def process_events(h, b, o):
 
 @device_function
 def wait_for_events(h, b, o, owner):
-    """Wait for the events of a private pool's blocks, or for all if `owner` is 0; free the blocks."""
+    """Wait for the events of a private pool's blocks, or for all if `owner` is 0; free them."""
     h[NUM_SYNC_ALL_STREAMS] += 1
     settle_deferred(h, b, o, 0)
     i = next_entry(h, EVENT_QUEUES, 0)

@@ -1,4 +1,4 @@
-"""Expandable segments: addresses reserved once for a pool and stream, and memory mapped behind them.
+"""Expandable segments: addresses reserved once for a pool and stream, memory mapped behind them.
 
 State
 -----
@@ -45,6 +45,9 @@ from refruntime.alloc.tables import (
     FREE,
     IS_LARGE,
     MALLOC_COUNT,
+    MAX_SPLIT,
+    MEND_EXPANDABLE_MAX_SPLIT,
+    MENDS,
     NEXT,
     OTHER,
     OWNER,
@@ -66,7 +69,7 @@ from refruntime.alloc.tables import (
 @device_function
 def expand(h, b, o, pool, stream, size):
     """Map memory until `size` bytes are free in one piece; return that block, in no set, or 0."""
-    k = lowest_room(b, pool, stream, size)
+    k = lowest_room(h, b, pool, stream, size)
     if k == 0:
         k = new_expandable_segment(h, b, o, pool, stream)
     if k != 0 and b[k + STATE] == UNMAPPED:
@@ -85,15 +88,16 @@ def expand(h, b, o, pool, stream, size):
 
 
 @device_function
-def lowest_room(b, pool, stream, size):
+def lowest_room(h, b, pool, stream, size):
     """Return the first block of the lowest run of free and unmapped ones that is long enough, or 0.
 
     A run is looked for at each unmapped block, from the free block before it on.
     """
     k = first_unmapped(b, pool, stream)
     while k != 0:
-        start = b[k + PREVIOUS] if is_room(b, b[k + PREVIOUS]) else k
-        if room_from(b, start, size) >= size:
+        before = b[k + PREVIOUS]
+        start = before if is_room(b, before) else k
+        if not stays_whole(h, b, before, size) and room_from(b, start, size) >= size:
             return start
         k = successor(b, pool + UNMAPPED_ROOT, k)
         if k != 0 and b[k + STREAM] != stream:
@@ -108,10 +112,21 @@ def is_room(b, k):
 
 
 @device_function
-def room_from(b, k, enough):
+def stays_whole(h, b, k, size):
+    """Return whether a request must not grow into free block `k`, which is too large to be split.
+
+    In PyTorch it may; mended, it gets memory elsewhere.
+    """
+    if h[MENDS] & MEND_EXPANDABLE_MAX_SPLIT == 0 or k == 0 or b[k + STATE] != FREE:
+        return False
+    return size < h[MAX_SPLIT] and b[k + SIZE] >= h[MAX_SPLIT]
+
+
+@device_function
+def room_from(b, k, size):
     """Return the bytes of the run of free and unmapped blocks from `k` on, as far as needed."""
     nbytes = 0
-    while nbytes < enough and is_room(b, k):
+    while nbytes < size and is_room(b, k):
         nbytes += b[k + SIZE]
         k = b[k + NEXT]
     return nbytes

@@ -42,7 +42,9 @@ class Failures:
         self._device = device
         self._tables = tables
 
-    def report(self, code: int, nbytes: int, limit: int, capacity: int) -> Callable[[], OutOfMemoryError]:
+    def report(
+        self, code: int, nbytes: int, limit: int, capacity: int
+    ) -> Callable[[], OutOfMemoryError]:
         """Return what tells the observers, and returns the error, outside of the guard.
 
         The figures are those of now.

@@ -1,4 +1,4 @@
-"""Graphs that are being captured, as far as the allocator cares: which streams, and what comes after what.
+"""Graphs that are being captured: which streams, and which work comes after which.
 
 State
 -----

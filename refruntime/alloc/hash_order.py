@@ -3,8 +3,8 @@
 State
 -----
 A map is a run of words of the header `h` from `m` on: how many keys it has, how many buckets, how
-far a key may lie from its own bucket; then four words an entry: distance from its bucket + 1 (0: the
-entry is empty), key, and two words of payload.
+far a key may lie from its own bucket; then four words an entry: distance from its bucket + 1 (0:
+the entry is empty), key, and two words of payload.
 
 Invariants
 ----------

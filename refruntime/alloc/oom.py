@@ -7,7 +7,7 @@ None.
 Invariants
 ----------
 * The text gives, in this order: what was tried, capacity, free, the limit if one is set, allocated,
-  free in private pools if there are any, reserved but not allocated, and what to do (the order that
+  kept by private pools if there are any, reserved but not allocated, and what to do (the order that
   PyTorch's users search for).
 """
 
@@ -43,7 +43,8 @@ class Shortage:
     limit : int
         Bytes that may be reserved, or -1.
     private : int
-        Free bytes that are kept for private pools.
+        Free bytes that are kept for private pools. PyTorch counts them as allocated, and so does
+        the text.
     """
 
     device: str
@@ -58,17 +59,18 @@ class Shortage:
     def error(self) -> OutOfMemoryError:
         """Return the error that tells the user."""
         limit = f", {format_size(self.limit)} may be reserved" if self.limit >= 0 else ""
+        taken = self.allocated + self.private
         private = (
-            f", {format_size(self.private)} is kept free for private pools" if self.private else ""
+            f", {format_size(self.private)} of it kept by private pools" if self.private else ""
         )
         return OutOfMemoryError(
             "malloc",
             what=(
                 f"{self.device} out of memory. Tried to allocate {format_size(self.tried)}. "
                 f"{self.device} has a total capacity of {format_size(self.capacity)} of which "
-                f"{format_size(self.free)} is free{limit}. {format_size(self.allocated)} is "
-                f"allocated by tensors{private}, and {format_size(self.reserved - self.allocated)} "
-                "is reserved by refruntime but unallocated"
+                f"{format_size(self.free)} is free{limit}. {format_size(taken)} is allocated by "
+                f"tensors{private}, and {format_size(self.reserved - taken)} is reserved by "
+                "refruntime but unallocated"
             ),
             remedy=_remedy(self),
         )

@@ -240,7 +240,8 @@ class _Search:
         self._sections = len(totals)
         self._keys = _keys(lower, upper, size)
         self._random = np.random.default_rng(len(size))
-        count, row = len(size), len(size) + 2 * self._sections + kernels.TAIL_WORDS
+        count = len(size)
+        row = 2 * (count + self._sections) + kernels.TAIL_WORDS
         self._scratch = np.empty((count + 1) * row, np.int64)
         self._parts = np.empty(kernels.PART_WORDS * (count + self._sections), np.int64)
 
@@ -252,9 +253,9 @@ class _Search:
         """
         limit = min(2 * len(self.size), steps)
         while True:
-            for rank in self._rankings():
+            for rank, by_crowd in self._rankings():
                 offset = np.zeros(len(self.size), np.int64)
-                code = self._run(rank, offset, height, limit)
+                code = self._run(rank, by_crowd, offset, height, limit)
                 if code == kernels.FOUND:
                     return offset
                 if code == kernels.IMPOSSIBLE:
@@ -263,23 +264,29 @@ class _Search:
                 return None
             limit = min(2 * limit, steps)
 
-    def _rankings(self) -> Iterator[Array]:
+    def _rankings(self) -> Iterator[tuple[Array, bool]]:
         for by in _SEARCHED:
-            yield _inverse(_descending([self._keys[name] for name in by]))
+            yield self._ranking(by, 0.0)
         for shake in range(_SHAKES):
             strength = _STRENGTHS[shake % len(_STRENGTHS)]
-            noise = np.exp(self._random.normal(0, strength, (3, len(self.size))))
-            by = _SEARCHED[0] if shake % 4 else _SEARCHED[shake // 4 % len(_SEARCHED)]
-            # The first key orders whole groups of buffers: it is shaken least.
-            noise[0] **= 0.1
-            yield _inverse(_descending([self._keys[name] * n for name, n in zip(by, noise)]))
+            yield self._ranking(_SEARCHED[shake % len(_SEARCHED)], strength)
 
-    def _run(self, rank: Array, offset: Array, height: int, steps: int) -> int:
-        arrays = (self._first, self._last, self.size, rank, offset)
+    def _ranking(self, by: tuple[str, ...], strength: float) -> tuple[Array, bool]:
+        """Return ranks by some keys, shaken; and whether the search ranks by crowd before that."""
+        keys = [self._keys[name] for name in by if name != "crowd"]
+        if strength:
+            keys = [key * np.exp(self._random.normal(0, strength, len(key))) for key in keys]
+        return _inverse(_descending(keys)), by[0] == "crowd"
+
+    def _run(self, rank: Array, by_crowd: bool, offset: Array, height: int, steps: int) -> int:
+        arrays = (self._first, self._last, self.size, rank)
         addresses = [int(array.ctypes.data) for array in arrays]
         memory = [int(array.ctypes.data) for array in (self._scratch, self._parts)]
+        place = int(offset.ctypes.data)
         return int(
-            kernels.search(len(self.size), self._sections, *addresses, height, steps, *memory)
+            kernels.search(
+                len(self.size), self._sections, *addresses, by_crowd, place, height, steps, *memory
+            )
         )
 
 

@@ -93,7 +93,7 @@ def place_online(count, lower, upper, size, order, offset, scratch, best_fit):
 
 # --- the search -----------------------------------------------------------------------------------
 # A row a depth: the lowest place that each buffer can still have (-1 once it is placed), how high
-# each section is filled, how much is still to come there, and these words:
+# each section is filled, how much is still to come there, the rank of each buffer, and these words:
 PLACE: Final = 0  # of the buffer placed last, and its rank
 RANK: Final = 1
 TRIED_PLACE: Final = 2  # of the buffer tried last at this depth
@@ -110,23 +110,28 @@ TAIL_WORDS: Final = 10
 PART_WORDS: Final = 6
 
 
-@native("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)")
-def search(count, sections, lower, upper, size, rank, offset, height, most_steps, scratch, parts):
+@native("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)")
+def search(
+    count, sections, lower, upper, size, rank, by_crowd, offset, height, most_steps, scratch, parts
+):
     """Look for a packing within `height`; returns FOUND, IMPOSSIBLE or GAVE_UP.
 
-    `scratch` holds ``(count + 1) * (count + 2 * sections + TAIL_WORDS)`` words, `parts`
+    With `by_crowd`, buffers are ranked by what is to come at the fullest moment of their lives,
+    anew for each part, and by `rank` only where that is equal. `scratch` holds
+    ``(count + 1) * (2 * count + 2 * sections + TAIL_WORDS)`` words, `parts`
     ``PART_WORDS * (count + sections)``.
     """
     lo, up, sz, rk = ptr_i64(lower), ptr_i64(upper), ptr_i64(size), ptr_i64(rank)
     off, w, p = ptr_i64(offset), ptr_i64(scratch), ptr_i64(parts)
-    body = count + 2 * sections
+    body = 2 * (count + sections)
     row = body + TAIL_WORDS
     begin_search(w, lo, up, sz, count, sections)
+    rank_anew(w, 0, lo, up, rk, count, sections, 0, sections, by_crowd)
     depth, steps = 0, 0
     while True:
         base = depth * row
         tail = base + body
-        k = next_candidate(w, base, tail, lo, up, sz, rk, count)
+        k = next_candidate(w, base, tail, lo, up, sz, count, sections)
         if k == _FILLED:
             if w[tail + LATER] < 0:
                 return FOUND
@@ -141,8 +146,10 @@ def search(count, sections, lower, upper, size, rank, offset, height, most_steps
         if steps > most_steps:
             return GAVE_UP
         off[k] = w[base + k]
-        if descend(w, base, base + row, lo, up, sz, rk, count, sections, k, height):
-            split(w, tail, tail + row, depth, lo, up, p, count, sections, k)
+        if descend(w, base, base + row, lo, up, sz, count, sections, k, height):
+            first, end = w[tail + FROM], w[tail + TO]
+            if split(w, tail, tail + row, depth, lo, up, p, count, sections, k):
+                rank_anew(w, base + row, lo, up, rk, count, sections, first, end, by_crowd)
             depth += 1
 
 
@@ -156,15 +163,30 @@ def begin_search(w, lo, up, sz, count, sections):
     for k in range(count):
         for s in range(lo[k], up[k]):
             w[count + sections + s] += sz[k]
-    tail = count + 2 * sections
+    tail = 2 * (count + sections)
     w[tail + PLACE] = w[tail + TRIED_PLACE] = w[tail + FROM] = w[tail + PARTS] = 0
-    w[tail + RANK] = w[tail + TRIED_RANK] = w[tail + PARENT] = w[tail + LATER] = -1
+    w[tail + RANK] = w[tail + TRIED_RANK] = -_FAR
+    w[tail + PARENT] = w[tail + LATER] = -1
     w[tail + TO] = sections
     w[tail + BARE] = 0
 
 
 @device_function
-def next_candidate(w, base, tail, lo, up, sz, rk, count):
+def rank_anew(w, base, lo, up, rk, count, sections, first, end, by_crowd):
+    """Rank the buffers to come between two sections; the lowest rank goes first."""
+    rest, rank = base + count + sections, base + count + 2 * sections
+    for k in range(count):
+        if w[base + k] < 0 or lo[k] < first or up[k] > end:
+            continue
+        crowd = 0
+        if by_crowd != 0:
+            for s in range(lo[k], up[k]):
+                crowd = max(crowd, w[rest + s])
+        w[rank + k] = rk[k] - crowd * count
+
+
+@device_function
+def next_candidate(w, base, tail, lo, up, sz, count, sections):
     """Return the next buffer to try in this part, by place and rank; -1 if none, or _FILLED."""
     first, end = w[tail + FROM], w[tail + TO]
     bound, left = _FAR, 0
@@ -180,13 +202,13 @@ def next_candidate(w, base, tail, lo, up, sz, rk, count):
     last_place, last_rank = w[tail + TRIED_PLACE], w[tail + TRIED_RANK]
     best, best_place, best_rank = -1, bound, _FAR
     for k in range(count):
-        place = w[base + k]
-        if place < last_place or place >= bound or (place == last_place and rk[k] <= last_rank):
+        place, rank = w[base + k], w[base + count + 2 * sections + k]
+        if place < last_place or place >= bound or (place == last_place and rank <= last_rank):
             continue
         if lo[k] < first or up[k] > end:
             continue
-        if place < best_place or (place == best_place and rk[k] < best_rank):
-            best, best_place, best_rank = k, place, rk[k]
+        if place < best_place or (place == best_place and rank < best_rank):
+            best, best_place, best_rank = k, place, rank
     if best >= 0:
         w[tail + TRIED_PLACE], w[tail + TRIED_RANK] = best_place, best_rank
         w[tail + BARE] = is_bare(w, base, lo, up, count, best)
@@ -203,13 +225,13 @@ def is_bare(w, base, lo, up, count, k):
 
 
 @device_function
-def descend(w, base, deeper, lo, up, sz, rk, count, sections, k, height):
+def descend(w, base, deeper, lo, up, sz, count, sections, k, height):
     """Place buffer `k`, and fill the next depth's row; return whether all can still fit."""
-    tail, new_tail = base + count + 2 * sections, deeper + count + 2 * sections
+    tail, new_tail = base + 2 * (count + sections), deeper + 2 * (count + sections)
     floor, rest = deeper + count, deeper + count + sections
     first, end = w[tail + FROM], w[tail + TO]
     place, top = w[base + k], w[base + k] + sz[k]
-    for i in range(count + 2 * sections):
+    for i in range(2 * (count + sections)):
         w[deeper + i] = w[base + i]
     w[deeper + k] = -1
     for s in range(lo[k], up[k]):
@@ -224,7 +246,7 @@ def descend(w, base, deeper, lo, up, sz, rk, count, sections, k, height):
             w[deeper + j] = top
             left, right = min(left, lo[j]), max(right, up[j])
     w[new_tail + PLACE] = w[new_tail + TRIED_PLACE] = place
-    w[new_tail + RANK] = w[new_tail + TRIED_RANK] = rk[k]
+    w[new_tail + RANK] = w[new_tail + TRIED_RANK] = w[base + count + 2 * sections + k]
     w[new_tail + BARE] = 0
     return can_fit(w, deeper, lo, up, count, sections, left, right, place, height)
 
@@ -257,8 +279,11 @@ def can_fit(w, base, lo, up, count, sections, left, right, place, height):
 
 @device_function
 def split(w, tail, new_tail, depth, lo, up, p, count, sections, k):
-    """Part the time that is being filled where nothing to come spans a moment any more."""
-    deeper = new_tail - count - 2 * sections
+    """Part the time that is being filled where nothing to come spans it; return whether it is so.
+
+    The parts are ranked anew, so that what was tried before says nothing of equal places in them.
+    """
+    deeper = new_tail - 2 * (count + sections)
     first, end = w[tail + FROM], w[tail + TO]
     used, later, start = w[tail + PARTS], w[tail + LATER], first
     for moment in range(lo[k] + 1, up[k]):
@@ -270,10 +295,14 @@ def split(w, tail, new_tail, depth, lo, up, p, count, sections, k):
         if not crossed:
             q = used * PART_WORDS
             p[q], p[q + 1], p[q + 2], p[q + 3] = start, moment, depth, later
-            p[q + 4], p[q + 5] = w[new_tail + PLACE], w[new_tail + RANK]
+            p[q + 4], p[q + 5] = w[new_tail + PLACE], -_FAR
             later, used, start = used, used + 1, moment
     w[new_tail + FROM], w[new_tail + TO] = start, end
     w[new_tail + PARENT], w[new_tail + LATER], w[new_tail + PARTS] = depth, later, used
+    if start == first:
+        return False
+    w[new_tail + RANK] = w[new_tail + TRIED_RANK] = -_FAR
+    return True
 
 
 @device_function

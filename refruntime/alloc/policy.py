@@ -76,7 +76,7 @@ from refruntime.alloc.tables import (
 
 @device_function
 def allocate(h, b, o, nbytes, stream, category, owner):
-    """Serve a request of `nbytes` > 0 bytes, from private pool `owner` or 0: its block, or a code."""
+    """Serve a request of `nbytes` > 0 bytes, from private pool `owner` if not 0: block or code."""
     if h[CAPTURING] == 0:
         process_events(h, b, o)
     elif h[REUSE_IN_CAPTURE] != 0:
@@ -169,7 +169,7 @@ def is_too_large(h, b, k, size):
 
 @device_function
 def obtain(h, b, o, pool, stream, size, expandable):
-    """Get a block from the upstream, releasing cached memory as far as that takes: it, or a code."""
+    """Get a block from the upstream, releasing cached memory if that takes it: it, or a code."""
     k = obtain_once(h, b, o, pool, stream, size, expandable)
     if k == 0 and b[pool + OWNER] == 0:
         k = borrow(h, b, stream, size)

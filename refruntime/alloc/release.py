@@ -66,7 +66,7 @@ def collect_garbage(h, b, o):
 
 @device_function
 def whole_blocks(b):
-    """Return how many free blocks of the large pool fill their segment, and the sum of their ages."""
+    """Return how many free blocks of the large pool fill their segment, and the sum of ages."""
     count = 0
     total_age = 0
     k = successor(b, LARGE + FREE_ROOT, 0)

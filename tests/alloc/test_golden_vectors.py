@@ -319,3 +319,49 @@ def test_a_request_that_cannot_fit_is_refused_early_if_asked() -> None:
     case.run()
     assert case.calls() == malloc(150)
     assert (case.stats["num_oom_rejections"], case.stats["num_alloc_retries"]) == (1, 0)
+
+
+# --- what is mended if asked: the faithful outcome first -----------------------------------------
+
+
+@pytest.mark.parametrize("mend", [False, True])
+def test_mended_the_pool_is_searched_again_after_the_events(mend: bool) -> None:
+    case = Case(80, f"mend_search_after_sync:{mend}", manual=True)
+    case.free(case.ask(80))
+    kept = case.ask(50)
+    waiting = case.ask(30)
+    case.do("record_stream", id=waiting, stream=1)
+    case.free(waiting)
+    case.ask(30)
+    case.ask(1 / 2048)
+    assert case.run().blocks()[3] == (30 * MIB if mend else None)
+    assert kept and case.stats["num_ooms"] == 2 - mend
+
+
+@pytest.mark.parametrize("mend", [False, True])
+def test_mended_a_refused_request_releases_the_cache_first(mend: bool) -> None:
+    case = Case(1000, f"throw_on_cudamalloc_oom:True,mend_rejection_releases_cache:{mend}")
+    case.free(case.ask(150))
+    case.ask(900)
+    case.ask(2000)
+    case.run()
+    assert case.blocks()[1:] == [900 * MIB if mend else None, None]
+    assert case.stats["num_oom_rejections"] == 2 - mend
+
+
+@pytest.mark.parametrize("mend", [False, True])
+def test_mended_garbage_is_collected_without_a_fraction(mend: bool) -> None:
+    case = Case(1000, f"garbage_collection_threshold:0.5,mend_gc_without_fraction:{mend}")
+    case.free(*[case.ask(size) for size in (200, 210, 220)])
+    case.ask(300)
+    frees = [name for name, _ in case.run().calls() if name == "free"]
+    assert len(frees) == (3 if mend else 0)
+
+
+@pytest.mark.parametrize("mend", [False, True])
+def test_mended_expandable_blocks_above_the_limit_stay_whole(mend: bool) -> None:
+    conf = f"expandable_segments:True,max_split_size_mb:64,mend_expandable_max_split:{mend}"
+    case = Case(conf=conf)
+    case.free(case.ask(200))
+    case.ask(30)
+    assert case.run().places()[-1] == ((1, 0) if mend else (0, 0))

@@ -16,7 +16,7 @@ PROGRAMS = json.loads(gzip.decompress(DATA.read_bytes()))
 M = 3  # a map may begin anywhere
 
 
-def new_map(limit: int = 256) -> memoryview:
+def new_map(limit: int = 4096) -> memoryview:
     h = np.zeros(M + maps.words_of_map(limit), np.int64).data
     h[M + maps.LIMIT_BUCKETS] = limit
     return h

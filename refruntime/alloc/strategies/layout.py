@@ -1,4 +1,6 @@
-"""Packing: lowest offsets for blocks whose times of use are known.
+"""Packing of what repeats: one offset for each block that is free in all its times of use.
+
+(`refruntime.alloc.packing` packs blocks that are used once.)
 
 State
 -----

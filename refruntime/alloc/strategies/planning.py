@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from refruntime.alloc import packing
 from refruntime.alloc.strategies.layout import UNPLANNED, Ints, Uses, pack_best
 from refruntime.alloc.strategy import Request
 
@@ -104,12 +105,8 @@ def repeated_round(lives: Lives) -> Round | None:
 def plan_of(requests: Sequence[Request]) -> Plan:
     """Return the plan of a whole run."""
     lives = lives_of(requests)
-    horizon = len(requests)
-    ends = np.minimum(lives.ends, horizon)
-    offsets, total = pack_best(
-        lives.sizes, ends - lives.starts > horizon // 2, Uses.once(lives.starts, ends)
-    )
-    return Plan(tuple(lives.sizes.tolist()), tuple(offsets.tolist()), total)
+    packed = packing.pack(lives.starts, np.minimum(lives.ends, len(requests)), lives.sizes)
+    return Plan(tuple(lives.sizes.tolist()), tuple(packed.offset.tolist()), packed.height)
 
 
 def plan_of_rounds(requests: Sequence[Request]) -> Plan | None:

@@ -13,8 +13,8 @@ Invariants
   chunks and served by the first of: the smallest free span that fits; the smallest stitched range
   that fits, is at most `reuse_limit` times larger and has all its chunks free (it lends its first
   ones); from `fragment_limit` on, a new stitched range over the largest free spans; a new segment,
-  of 20 MiB for less than 10 MiB. With `top_up`, a request from `fragment_limit` on reserves only
-  what the free spans lack, and is stitched.
+  of 20 MiB for less than 10 MiB. With `top_up`, a request from `fragment_limit` on reserves a
+  segment for what the free spans lack only, and is stitched.
 * When the upstream is exhausted, wholly free segments go back, and ranges over their chunks die.
 
 Source: GMLake (Guo et al., ASPLOS 2024, arXiv 2401.08156) and its code (`GMLake/src/

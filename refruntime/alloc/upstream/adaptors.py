@@ -35,7 +35,7 @@ from refruntime.errors import ArgumentValueError
 
 CALLS: Final = (
     "reserve", "release", "memory_info", "reserve_addresses", "release_addresses", "map", "unmap",
-    "record_event", "query_event", "wait_event", "release_event", "synchronize",
+    "copy", "record_event", "query_event", "wait_event", "release_event", "synchronize",
 )  # fmt: skip
 
 
@@ -127,6 +127,11 @@ class Adaptor:
         self.upstream.unmap(address, nbytes, page, stream)
         for place in range(address, address + nbytes, page):
             self._gave(place, page)
+
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Copy bytes from one place to another."""
+        self._before("copy", nbytes)
+        self.upstream.copy(target, source, nbytes, stream)
 
     def record_event(self, stream: int) -> int:
         """Mark the end of what a stream was given."""

@@ -186,6 +186,12 @@ class CupyUpstream:
 
     # --- streams ------------------------------------------------------------------------------
 
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Have the GPU copy bytes on a stream."""
+        runtime = self._cuda.runtime
+        with self._cuda.Device(self.device):
+            runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDeviceToDevice, stream)
+
     def record_event(self, stream: int) -> int:
         """Record an event on a stream, given by its handle; return the name of the event."""
         with self._cuda.Device(self.device):

@@ -132,6 +132,12 @@ class HostUpstream(ImmediateEvents):
         self._lazy.decommit(address, nbytes)
         self._ranges.note_unmapped(address, nbytes, page)
 
+    # --- contents -----------------------------------------------------------------------------
+
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Copy bytes at once; `stream` does not matter on the host."""
+        pages.copy(target, source, nbytes)
+
 
 def _map_pages(length: int) -> mmap.mmap:
     if sys.platform == "win32":

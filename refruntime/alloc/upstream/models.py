@@ -33,6 +33,9 @@ class AddressModel(Protocol):
     def decommit(self, address: int, nbytes: int) -> None:
         """Take the memory away."""
 
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Copy what stands at addresses, if anything does."""
+
 
 class _ShapeOnly:
     """Addresses that no memory ever stands behind."""
@@ -42,6 +45,9 @@ class _ShapeOnly:
 
     def decommit(self, address: int, nbytes: int) -> None:
         """Do nothing."""
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Do nothing: there are no contents."""
 
 
 class BumpAddresses(_ShapeOnly):

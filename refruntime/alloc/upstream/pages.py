@@ -62,6 +62,10 @@ class LazyHostPages:
         """Drop the contents of pages, and forbid touching them."""
         decommit(address, nbytes)
 
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Copy what stands at addresses."""
+        copy(target, source, nbytes)
+
 
 def _release_all(ranges: dict[int, int]) -> None:
     for address, nbytes in ranges.items():
@@ -115,6 +119,19 @@ def decommit(address: int, nbytes: int) -> None:
     """Give the memory behind these addresses back, and keep the addresses."""
     # Fresh pages over the old ones: both are gone in one step, on every Unix.
     _map(address, nbytes, _FIXED)
+
+
+def copy(target: int, source: int, nbytes: int) -> None:
+    """Copy bytes of this process, with the interpreter's lock held."""
+    _memmove()(target, source, nbytes)
+
+
+@functools.cache
+def _memmove() -> Any:
+    pointer = ctypes.c_void_p
+    # `ctypes.memmove` itself lets other threads run meanwhile, which may write what is copied.
+    kept = ctypes.PYFUNCTYPE(pointer, pointer, pointer, ctypes.c_size_t)
+    return kept(ctypes.cast(ctypes.memmove, pointer).value or 0)
 
 
 def _map(address: int, nbytes: int, flags: int) -> int:

@@ -68,6 +68,11 @@ class Upstream(Protocol):
     def unmap(self, address: int, nbytes: int, page: int, stream: int) -> None:
         """Wait for the stream, then take the pages from behind these addresses back."""
 
+    # --- contents -----------------------------------------------------------------------------
+
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Copy bytes between two places without overlap, after the work that the stream has now."""
+
     # --- streams ------------------------------------------------------------------------------
 
     def record_event(self, stream: int) -> int:

@@ -190,6 +190,11 @@ class VirtualUpstream:
             self.used -= page
             self._driver("release", page, page)
 
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Copy what stands at addresses, if anything does."""
+        self._addresses.copy(target, source, nbytes)
+        self._driver("memcpy", nbytes, target, source, nbytes, stream)
+
     # --- streams ------------------------------------------------------------------------------
 
     @property

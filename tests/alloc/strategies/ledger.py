@@ -13,7 +13,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 class Ledger(VirtualUpstream):
-    """Knows every reserved span, every range and every mapped page, by address."""
+    """Knows every reserved span, every range, and what is mapped, in steps of 2 MiB."""
 
     def __init__(self, capacity: int, addresses: AddressModel | None = None) -> None:
         super().__init__(capacity, addresses=addresses)
@@ -41,11 +41,11 @@ class Ledger(VirtualUpstream):
 
     def map(self, address: int, nbytes: int, page: int) -> None:
         super().map(address, nbytes, page)
-        self.pages.update(range(address, address + nbytes, page))
+        self.pages.update(range(address, address + nbytes, PAGE))
 
     def unmap(self, address: int, nbytes: int, page: int, stream: int) -> None:
         super().unmap(address, nbytes, page, stream)
-        self.pages.difference_update(range(address, address + nbytes, page))
+        self.pages.difference_update(range(address, address + nbytes, PAGE))
 
     def backs(self, span: Span) -> bool:
         """Whether memory stands behind every byte of a span."""

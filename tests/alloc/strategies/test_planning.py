@@ -53,19 +53,12 @@ def test_lives_are_in_steps_and_sizes_are_rounded() -> None:
     assert lives.ends[1] > len(requests)
 
 
-def test_residents_lie_at_the_bottom_and_a_hole_in_time_is_shared() -> None:
-    requests = [
-        Request("alloc", 0, 512),
-        *(step for name in range(1, 9) for step in _brief(name, 2048)),
-        Request("alloc", 9, 512),
-    ]
-    plan = plan_of(requests)
-    assert plan.offsets == (0, *[512] * 8, 512)
-    assert plan.total == 2560
-
-
-def _brief(name: int, size: int) -> list[Request]:
-    return [Request("alloc", name, size), Request("free", name)]
+def test_residents_lie_at_the_bottom_and_brief_blocks_share_what_is_above() -> None:
+    sizes = np.array([512, 2048, 1024, 2048, 512])
+    uses = Uses.once(np.array([0, 1, 2, 5, 7]), np.array([9, 4, 3, 6, 9]))
+    offsets, total = pack(sizes, np.array([True, False, False, False, True]), uses)
+    assert offsets.tolist() == [0, 1024, 3072, 1024, 512]
+    assert total == 4096
 
 
 def test_blocks_of_a_round_are_used_again_a_round_later() -> None:
