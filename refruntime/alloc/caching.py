@@ -26,7 +26,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from refruntime.alloc import categories, codes, entries, events, policy, release, sizes, statistics
 from refruntime.alloc.asking import CALL_WORDS, BeginAnew, Callback, UpstreamOutside
@@ -35,10 +35,12 @@ from refruntime.alloc.configuration import Configuration
 from refruntime.alloc.failures import Failures, OomObserver, RejectionObserver
 from refruntime.alloc.graphs import GraphOrder
 from refruntime.alloc.guard import Guard
+from refruntime.alloc.native_stack import is_trusted
 from refruntime.alloc.oom import absurd_request
 from refruntime.alloc.private_pools import PoolId, PrivatePools
 from refruntime.alloc.queue import ADOPT, FREE, TAG, Change, stray, warn_of
 from refruntime.alloc.readings import Readings
+from refruntime.alloc.recording import RecordedCalls
 from refruntime.alloc.rows import enter_index, find, leave_index
 from refruntime.alloc.segments import add_segment
 from refruntime.alloc.settings import AllocatorSettings, AllocatorSettingsError
@@ -198,6 +200,18 @@ class CachingAllocator(Readings):
         self._take = entries.fast_take.entry
         self._give = entries.fast_give.entry
         self._retag = entries.fast_retag.entry
+        self._bind_calls()
+
+    def _bind_calls(self) -> None:
+        """While history is recorded, put calls that write it in the place of the hot ones."""
+        own = self.__dict__
+        if own.get("free") is _ignore:
+            return
+        own.pop("malloc", None)
+        own.pop("free", None)
+        if self.trace.enabled and self.compiled and (not self.trace.stacks or is_trusted()):
+            calls = RecordedCalls(self)
+            own["malloc"], own["free"] = calls.malloc, calls.free
 
     def record_stream(self, address: int, stream: int) -> None:
         """Say that work on `stream` uses a block, so that its free waits for that work.

@@ -29,8 +29,11 @@ from typing import Final
 from refruntime.alloc.heap import Block, Heap, Segment
 from refruntime.alloc.moves import Group, Move, Part, Span, groups_of
 
-# How many packings a choice may take: each costs a sort of the blocks and gaps of its group.
+# Bounds of the search. A packing sorts the blocks and gaps of a group: `_EFFORT` counts the blocks
+# of all packings of a plan, but for the few that it takes to halve the parts down to one.
+_EFFORT: Final = 400_000
 _PACKINGS: Final = 200
+_LEAST_PACKINGS: Final = 16
 _WINDOWS: Final = 50
 
 
@@ -183,12 +186,17 @@ def _most_emptied(group: Group) -> list[Move]:
     empty = [part for part in group.parts if not part.used]
     movable = [part for part in group.parts if part.is_movable]
     best: list[Move] = []
-    for opened in (None, *_samples(empty)):
+    tries = [(opened, order) for opened in (None, *_samples(empty)) for order in _ORDERS]
+    for opened, order in tries[: max(1, _packings(group) // _LEAST_PACKINGS)]:
         closed = [part for part in empty if part is not opened]
-        for order in (_price, _bulk, _reward):
-            moves = _emptied(group, sorted(movable, key=order), closed)
-            best = max(best, moves, key=lambda moves: (group.returned(moves), -_copied(moves)))
+        moves = _emptied(group, sorted(movable, key=order), closed)
+        best = max(best, moves, key=lambda moves: (group.returned(moves), -_copied(moves)))
     return best
+
+
+def _packings(group: Group) -> int:
+    """Return how many packings of a group are worth their time."""
+    return _EFFORT // (len(group.used) + 1)
 
 
 def _price(part: Part) -> tuple[float, int]:
@@ -206,6 +214,9 @@ def _reward(part: Part) -> tuple[int, int]:
     return -part.size, part.cost
 
 
+_ORDERS: Final = (_price, _reward, _bulk)
+
+
 def _samples(empty: Sequence[Part]) -> list[Part]:
     """Return a smallest, a middling and a largest part."""
     by_size = sorted(empty, key=lambda part: part.size)
@@ -221,7 +232,8 @@ def _emptied(group: Group, parts: Sequence[Part], closed: Sequence[Part]) -> lis
     chosen: list[Part] = []
     best: list[Move] = []
     waiting = [list(parts)] if parts else []
-    for _ in range(_PACKINGS):
+    limit = max(_LEAST_PACKINGS, min(_PACKINGS, _packings(group) // 12))
+    for _ in range(limit):
         if not waiting:
             break
         some = waiting.pop()
@@ -348,7 +360,8 @@ def _pruned(
     """Leave out parts that are not needed, those that cost the most first."""
     kept = list(parts)
     best = _moves_for(groups, kept)
-    for item in sorted(parts, key=lambda item: -item[1].cost)[:_WINDOWS]:
+    tries = min(_WINDOWS, min(map(_packings, groups)) // _LEAST_PACKINGS)
+    for item in sorted(parts, key=lambda item: -item[1].cost)[:tries]:
         fewer = [other for other in kept if other is not item]
         moves = _moves_for(groups, fewer)
         if _returned(groups, moves) >= wanted:

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 from refruntime._native import device_function, native, ptr_i64
 from refruntime.alloc.blocks import count_out, free_block, hand_out, retag
-from refruntime.alloc.codes import DONE, GATED, INVALID, UNKNOWN
+from refruntime.alloc.codes import DONE, GATED, INVALID, NEW_STACK, UNKNOWN
+from refruntime.alloc.native_stack import UNKNOWN_STACK, known_stack, stack_hash
 from refruntime.alloc.policy import find_cached, uses_expandable
 from refruntime.alloc.rows import enter_index, find, leave_index
 from refruntime.alloc.sizes import MAX_REQUEST, pool_for, round_size, should_split
@@ -31,9 +32,12 @@ from refruntime.alloc.tables import (
     CATEGORY_COUNT,
     CONTEXT,
     GATE,
+    NEW_STACK_HASH,
     NOW,
     RECORDING,
     SPARE_ROWS,
+    STACK_SLOTS,
+    STACKS,
     TRACE,
     TRACE_BOUNDED,
     TRACE_CAPACITY,
@@ -83,6 +87,14 @@ def has_trace_room(h):
     return h[TRACE_BOUNDED] != 0 or h[TRACE_CAPACITY] - h[TRACE_COUNT] > 2
 
 
+@device_function
+def find_context(h):
+    """Make the caller's Python stack the context of this call; return whether it has a number."""
+    h[NEW_STACK_HASH] = stack_hash()
+    h[CONTEXT] = known_stack(h[STACKS], h[STACK_SLOTS], h[NEW_STACK_HASH])
+    return h[CONTEXT] != UNKNOWN_STACK
+
+
 @native("int64(int64, int64, int64, int64)", gil=True)
 def fast_take(header, nbytes, stream, category):
     """Serve a request from the cache."""
@@ -118,6 +130,8 @@ def recorded_take(header, nbytes, stream, category, now, context):
         return GATED
     h[NOW] = now
     h[CONTEXT] = context
+    if h[STACKS] != 0 and not find_context(h):
+        return NEW_STACK
     return take(h, ptr_i64(h[BLOCKS]), nbytes, stream, category)
 
 
@@ -129,6 +143,8 @@ def recorded_give(header, address, now, context):
         return GATED
     h[NOW] = now
     h[CONTEXT] = context
+    if h[STACKS] != 0 and not find_context(h):
+        return NEW_STACK
     return give(h, ptr_i64(h[BLOCKS]), address)
 
 

@@ -2,7 +2,8 @@
 
 State
 -----
-None: a heap is read from the tables while nothing changes them, and is a value from then on.
+None: a heap is read from the tables while nothing changes them, or from a snapshot, and is a value
+from then on.
 
 Invariants
 ----------
@@ -13,11 +14,12 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from refruntime.alloc.placement import needed_size
+from refruntime.alloc.sizes import DEFAULT_LARGE_SEGMENT, MIN_BLOCK, SMALL_SEGMENT, round_up
 from refruntime.alloc.snapshot import Block as Row
 from refruntime.alloc.snapshot import segments_of
 from refruntime.alloc.tables import (
@@ -121,10 +123,67 @@ def read_heap(tables: Tables, reason: Reason) -> Heap:
     return tuple(_segment(tables, rows, reason) for rows in segments_of(tables))
 
 
-def _segment(tables: Tables, rows: Iterable[Row], reason: Reason) -> Segment:
+def heap_of_snapshot(
+    segments: Iterable[Mapping[str, Any]], movable: Container[int] | None = None
+) -> Heap:
+    """Return the heap that a snapshot shows.
+
+    Parameters
+    ----------
+    segments : iterable of dict
+        The segments of a snapshot, in PyTorch's schema.
+    movable : container of int, optional
+        The addresses of the blocks that could be moved; by default all that are in use, outside of
+        private pools.
+    """
+    numbers: dict[Any, int] = {}
+    found = []
+    for segment in segments:
+        private = tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
+        large = segment["segment_type"] == "large"
+        key = large, tuple(segment.get("segment_pool_id", (0, 0)))
+        blocks = tuple(_seen(block, private, movable) for block in placed(segment))
+        page = (DEFAULT_LARGE_SEGMENT if large else SMALL_SEGMENT) * segment.get("is_expandable", False)
+        found.append(
+            Segment(
+                address=segment["address"],
+                size=segment["total_size"],
+                stream=segment["stream"],
+                pool=numbers.setdefault(key, len(numbers)),
+                blocks=blocks,
+                page=page,
+                returns=not private,
+                takes=not private,
+            )
+        )
+    return tuple(sorted(found, key=lambda segment: segment.address))
+
+
+def placed(segment: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the blocks of a segment of a snapshot with addresses, which old versions leave out."""
+    address = segment["address"]
+    for block in segment["blocks"]:
+        yield {"address": address, **block}
+        address += block["size"]
+
+
+def _seen(block: Mapping[str, Any], private: bool, movable: Container[int] | None) -> Block:
+    address, size = block["address"], block["size"]
+    if block["state"] == "inactive":
+        return Block(address, size)
+    if block["state"] != "active_allocated":
+        return Block(address, size, size, PENDING)
+    needs = min(size, round_up(max(block.get("requested_size", size), 1), MIN_BLOCK))
+    if private:
+        return Block(address, size, needs, PRIVATE)
+    stays = movable is not None and address not in movable
+    return Block(address, size, needs, UNKNOWN if stays else "")
+
+
+def _segment(tables: Tables, rows: list[Row], reason: Reason) -> Segment:
     h, b = tables.header, tables.blocks
     blocks = tuple(_block(h, b, k, row, reason) for k, row in rows)
-    k = next(k for k, _ in rows)
+    k = rows[0][0]
     size = sum(block.size for block in blocks)
     owner, expandable = b[b[k + POOL] + OWNER], b[k + EXPANDABLE_SEGMENT]
     return Segment(

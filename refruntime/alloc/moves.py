@@ -84,9 +84,12 @@ class Group:
 
         The largest first, each into the smallest gap that holds it, at its low end.
         """
+        blocks = sorted(sources, key=lambda block: (-block.needs, block.address))
         gaps = sorted((end - start, start) for start, end in subtract(self._gaps, avoid))
+        if sum(block.needs for block in blocks) > sum(size for size, _ in gaps):
+            return None
         moves = []
-        for block in sorted(sources, key=lambda block: (-block.needs, block.address)):
+        for block in blocks:
             place = bisect_left(gaps, (block.needs, 0))
             if place == len(gaps):
                 return None

@@ -46,6 +46,10 @@ class Readings:
         """Carry out what was queued, unless a call in progress will."""
         raise NotImplementedError
 
+    def _bind_calls(self) -> None:
+        """Choose the hot calls for what is recorded now."""
+        raise NotImplementedError
+
     @property
     def settings(self) -> AllocatorSettings:
         """The settings in force."""
@@ -120,6 +124,7 @@ class Readings:
                 self.trace.start(history_before(self.tables), stacks, max_entries)
             else:
                 self.trace.stop()
+            self._bind_calls()
 
     def snapshot(self) -> dict[str, Any]:
         """Return segments, blocks and trace in the form of ``torch.cuda.memory_snapshot`` files."""

@@ -83,7 +83,7 @@ def _request(tables: Tables, nbytes: int, stream: int, free: int) -> Request:
     segment = least = most = segment_size(h, size)
     if expandable:
         page = page_size(h, b[pool + IS_LARGE])
-        least, most = _to_map(b, pool, stream, size, page), max(segment, _whole(size, page))
+        least, most = _to_map(h, b, pool, stream, size, page), max(segment, _whole(size, page))
     limits = [h[word] - reserved_in_all(h) for word in (LIMIT, REJECT_ABOVE) if h[word] >= 0]
     return Request(
         size=size,
@@ -98,9 +98,9 @@ def _request(tables: Tables, nbytes: int, stream: int, free: int) -> Request:
     )
 
 
-def _to_map(b: Any, pool: int, stream: int, size: int, page: int) -> int:
+def _to_map(h: Any, b: Any, pool: int, stream: int, size: int, page: int) -> int:
     """Return the bytes that `expandable.expand` maps for a request, as things are."""
-    k, missing, mapped = lowest_room(b, pool, stream, size), size, 0
+    k, missing, mapped = lowest_room(h, b, pool, stream, size), size, 0
     while k != 0 and missing > 0:
         if b[k + STATE] == UNMAPPED:
             mapped += _whole(min(b[k + SIZE], missing), page)

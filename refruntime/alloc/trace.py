@@ -24,6 +24,7 @@ from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
 from refruntime.alloc import categories, counters
+from refruntime.alloc.native_stack import KnownStacks, is_trusted
 from refruntime.alloc.tables import (
     ACTION,
     ENTRY_ADDRESS,
@@ -33,6 +34,9 @@ from refruntime.alloc.tables import (
     ENTRY_SIZE,
     ENTRY_STREAM,
     ENTRY_TIME,
+    NEW_STACK_HASH,
+    STACK_SLOTS,
+    STACKS,
     TRACE_COUNT,
     Tables,
 )
@@ -171,6 +175,7 @@ class Trace:
         self.initial: list[TraceEvent] = []
         self._tables = tables
         self._known = Stacks()
+        self._table = KnownStacks()
 
     def start(
         self, initial: Iterable[TraceEvent], stacks: bool, max_entries: int | None = None
@@ -178,11 +183,25 @@ class Trace:
         """Drop what was recorded, and begin anew from the state in `initial`."""
         self.initial = list(initial)
         self._known = Stacks()
+        self._table = KnownStacks()
         self._tables.start_trace(max_entries)
         self.enabled, self.stacks = True, stacks
+        self._point(stacks and is_trusted())
+
+    def _point(self, native: bool) -> None:
+        header = self._tables.header
+        header[STACKS] = self._table.address if native else 0
+        header[STACK_SLOTS] = self._table.slots
+
+    def enter_stack(self, depth: int = 1) -> None:
+        """Give the stack `depth` calls up, which compiled code did not know, a number."""
+        hashed = self._tables.header[NEW_STACK_HASH]
+        self._table.enter(hashed, self._known.current(depth + 1))
+        self._point(True)
 
     def stop(self) -> None:
         """Stop recording; what was recorded stays readable."""
+        self._tables.header[STACKS] = 0
         self._tables.stop_trace()
         self.enabled = False
 

@@ -110,6 +110,8 @@ class FakeGpu:
                 eventRecord=lambda event, stream: self.note("eventRecord", event, stream),
                 streamSynchronize=lambda stream: self.note("streamSynchronize", stream),
                 deviceSynchronize=lambda: self.note("deviceSynchronize"),
+                memcpyAsync=lambda *arguments: self.note("memcpyAsync", *arguments),
+                memcpyDeviceToDevice=3,
             ),
         )
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from refruntime.alloc import CachingAllocator, categories
 from refruntime.alloc import tables as t
-from refruntime.alloc.hash_order import COUNT
+from refruntime.alloc.hash_order import COUNT, LIMIT_BUCKETS
+from refruntime.alloc.pools import is_freeable
 from refruntime.alloc.rows import find
 from refruntime.alloc.tables import Tables, Words
 
@@ -40,6 +41,7 @@ def check(allocator: CachingAllocator, live: Mapping[int, Live]) -> None:
     _check_index(allocator, used)
     _check_rows(allocator)
     _check_stats(allocator, segments)
+    _check_private_pools(allocator.tables, blocks)
     assert allocator.tables.header[t.GATE] & t.BUSY == 0
     assert allocator.upstream.used == allocator.reserved_bytes
 
@@ -197,3 +199,19 @@ def _check_stats(allocator: CachingAllocator, segments: list[list[list[int]]]) -
                 by_category[row[t.CATEGORY]] += row[t.REQUESTED]
     assert list(allocator.category_bytes().values()) == by_category.tolist()
     assert sum(allocator.attribution().values()) == allocator.reserved_bytes
+
+
+def _check_private_pools(tables: Tables, blocks: list[list[int]]) -> None:
+    """Assert that each private pool counts its bytes, and is freeable exactly if nobody needs it."""
+    header, b = tables.header, tables.blocks
+    full = header[t.FREEABLE_POOLS + COUNT] + 1 >= header[t.FREEABLE_POOLS + LIMIT_BUCKETS]
+    owner = header[t.FIRST_PRIVATE]
+    while owner:
+        row = b[owner + t.RESERVED_ROW]
+        for pool in (b[owner + t.SMALL_POOL], b[owner + t.LARGE_POOL]):
+            ours = [block for block in blocks if block[t.POOL] == pool]
+            reserved = sum(block[t.SIZE] for block in ours if block[t.STATE] != t.UNMAPPED)
+            assert b[row + t.CURRENT + b[pool + t.IS_LARGE]] == reserved
+        needless = b[owner + t.USE_COUNT] == 0
+        assert is_freeable(header, b, owner) == needless or (full and needless)
+        owner = b[owner + t.NEXT]

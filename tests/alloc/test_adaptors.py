@@ -53,6 +53,7 @@ def everything(source: Upstream) -> list[Any]:
     with pytest.raises(UpstreamExhausted):
         source.map(start + 4 * PAGE, 4 * PAGE, PAGE)
     answers += [span, start, source.used, source.memory_info()]
+    source.copy(span + 4096, span, 512, 3)
     event = source.record_event(3)
     answers.append(source.query_event(event))
     source.synchronize(3)

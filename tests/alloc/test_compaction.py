@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -346,6 +347,32 @@ def test_a_compaction_that_fails_in_its_middle_loses_nothing(text, requests, dat
     check(program.allocator, program.live)
     assert program.compact().reserved_after == program.allocator.reserved_bytes
     check(program.allocator, program.live)
+
+
+@QUICK
+@given(
+    text=st.sampled_from(["", "expandable_segments:True"]), requests=HEAPS["requests"],
+    data=st.data(),
+)  # fmt: skip
+def test_a_snapshot_gives_the_plan_that_the_allocator_itself_gives(text, requests, data):
+    program = Program(_allocator(text), requests)
+    program.shrink(data)
+    segments = program.allocator.snapshot()["segments"]
+    seen = plan_release(heap.heap_of_snapshot(segments, set(program.live) - program.pinned))
+    own = relocation.plan(program.allocator, program.reason)
+    assert replace(seen, stays=()) == replace(own, stays=())
+    assert {b.address for b in seen.stays} == {b.address for b in own.stays}
+
+
+def test_old_snapshots_without_addresses_of_blocks_are_read():
+    blocks = [{"size": 4 * MIB, "state": state} for state in ("active_allocated", "inactive")]
+    segment = {
+        "address": MIB, "total_size": 8 * MIB, "stream": 0, "segment_type": "large",
+        "is_expandable": False, "blocks": blocks,
+    }  # fmt: skip
+    (read,) = heap.heap_of_snapshot([segment])
+    assert [block.address for block in read.blocks] == [MIB, 5 * MIB]
+    assert read.blocks[0].needs == 4 * MIB and read.blocks[1].is_free
 
 
 def _largest_free(allocator: CachingAllocator) -> int:

@@ -187,6 +187,11 @@ def test_streams_and_the_device_can_be_waited_for(gpu: FakeGpu) -> None:
     assert gpu.log == [(1, 77, "streamSynchronize", 0x70), (1, 77, "deviceSynchronize")]
 
 
+def test_the_gpu_copies_on_the_stream(gpu: FakeGpu) -> None:
+    CupyUpstream(1).copy(0x5000, 0x9000, 512, 0x70)
+    assert gpu.log == [(1, 77, "memcpyAsync", 0x5000, 0x9000, 512, 3, 0x70)]
+
+
 def test_virtual_memory_needs_the_package_that_reaches_the_driver(
     gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,8 @@ FIRST_SETTINGS = (
     "expandable_segments:True,garbage_collection_threshold:0.1,mend_gc_without_fraction:True",
     "graph_capture_record_stream_reuse:True",
     "graph_capture_record_stream_reuse:True,expandable_segments:True",
+    "throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5",
+    "throw_on_cudamalloc_oom:True,mend_rejection_releases_cache:True",
 )  # fmt: skip
 SETTINGS = st.lists(
     st.sampled_from([
@@ -386,11 +388,13 @@ class AllocatorMachine(RuleBasedStateMachine):
             self.allocator.empty_cache()
         check(self.allocator, {})
         assert self.allocator.reserved_bytes == 0
+        marks = self.allocator._outside.marks
+        assert marks is not None and not marks._marked
 
 
 TestAllocatorMachine = AllocatorMachine.TestCase
 TestAllocatorMachine.settings = settings(
-    max_examples=60,
+    max_examples=100,
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -329,6 +329,24 @@ def test_mapped_pages_are_zero_writable_and_forget_when_unmapped(kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["host", "backed"])
+def test_bytes_are_copied_from_place_to_place(kind: str) -> None:
+    source = KINDS[kind](64 * MIB)
+    span = source.reserve(2 * MIB, 0)
+    ctypes.memset(span, 7, 600)
+    source.copy(span + 5000, span, 512, 0)
+    assert ctypes.string_at(span + 5000, 600) == b"\x07" * 512 + bytes(88)
+    source.release(span, 2 * MIB)
+
+
+def test_addresses_without_memory_are_copied_in_the_log_alone() -> None:
+    log = CallLog()
+    source = VirtualUpstream(64 * MIB, log=log)
+    span = source.reserve(2 * MIB, 0)
+    source.copy(span + 5000, span, 512, 3)
+    assert log.entries[-1] == [log.step, "memcpy", span + 5000, span, 512, 3]
+
+
+@pytest.mark.parametrize("kind", ["host", "backed"])
 def test_expandable_segments_of_a_caching_allocator_hold_data(kind: str) -> None:
     source = KINDS[kind](64 * MIB)
     if not source.supports_virtual_memory:
