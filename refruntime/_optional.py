@@ -120,6 +120,7 @@ PACKAGES: dict[str, tuple[str, str]] = {
     "pynvml": ("pynvml", "nvidia-ml-py"),
     "opt_einsum": ("opt_einsum", "opt-einsum"),
     "hypothesis": ("hypothesis", "'refruntime[test]'"),
+    "distributed": ("distributed", "'refruntime[lab]'"),
 }
 
 _packages: dict[str, Package] = {}

@@ -1,4 +1,4 @@
-"""The command ``refruntime``: run a torch program, describe the installation, show the demo.
+"""The command ``refruntime``: run a torch program, describe the installation, demo, allocator lab.
 
 State
 -----
@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     # Listed for --help; their arguments are not ours to parse (see _DELEGATES).
     commands.add_parser("run", help="run a program that imports torch")
     commands.add_parser("demo", help="train a network on digits and report on its memory")
+    commands.add_parser("lab", help="read, replay and explain recordings of device memory")
     info = commands.add_parser("info", help="show versions, settings and optional packages")
     info.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
@@ -86,8 +87,14 @@ def _demo(arguments: list[str]) -> int:
     return demo_main(arguments)
 
 
+def _lab(arguments: list[str]) -> int:
+    from refruntime.lab.commands import main as lab_main
+
+    return lab_main(arguments)
+
+
 # Subcommands that hand all that follows to a program, which reads its arguments itself.
-_DELEGATES: dict[str, Callable[[list[str]], int]] = {"run": _run, "demo": _demo}
+_DELEGATES: dict[str, Callable[[list[str]], int]] = {"run": _run, "demo": _demo, "lab": _lab}
 
 
 def _info(options: argparse.Namespace) -> int:
