@@ -10,6 +10,7 @@ other public names are listed here.
 from __future__ import annotations
 
 import math as _math
+from importlib import import_module as _import_module
 from types import ModuleType as _ModuleType
 from typing import Any
 
@@ -87,6 +88,7 @@ from refruntime.autograd import (
     no_grad,
     set_grad_enabled,
 )
+from refruntime.autograd.modes import is_inference, is_inference_mode_enabled
 from refruntime.kernels.launch import get_num_threads, set_num_threads
 from refruntime.random import (
     Generator,
@@ -115,9 +117,16 @@ strided = "torch.strided"
 sparse_coo = "torch.sparse_coo"
 
 _LAZY_MODULES = (
-    "accelerator", "backends", "compat", "cuda", "distributions", "fft", "hub", "interop", "jit",
-    "linalg", "onnx", "signal", "special", "testing", "viz",
+    "accelerator", "backends", "compat", "cuda", "distributions", "fft", "func", "hub", "interop",
+    "jit", "linalg", "onnx", "signal", "special", "testing", "viz",
 )  # fmt: skip
+
+
+# Names that stand in a module which is loaded when they are first asked for.
+_LAZY_NAMES = {
+    "is_anomaly_check_nan_enabled": "autograd.anomaly", "is_anomaly_enabled": "autograd.anomaly",
+    "vmap": "func",
+}  # fmt: skip
 
 
 def is_tensor(value: Any) -> Any:
@@ -186,11 +195,12 @@ def get_default_device() -> device:
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY_MODULES:
-        import importlib
-
-        return importlib.import_module(f"refruntime.{name}")
+        return _import_module(f"refruntime.{name}")
     try:
-        value = getattr(_ops_namespace, name)
+        if name in _LAZY_NAMES:
+            value = getattr(_import_module(f"refruntime.{_LAZY_NAMES[name]}"), name)
+        else:
+            value = getattr(_ops_namespace, name)
     except AttributeError:
         raise AttributeError(f"module 'refruntime' has no attribute {name!r}") from None
     # Bound for good: this function runs only when a name is not found, and is slow.
@@ -199,7 +209,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *vars(_ops_namespace), *_LAZY_MODULES})
+    return sorted({*globals(), *vars(_ops_namespace), *_LAZY_MODULES, *_LAZY_NAMES})
 
 
 __all__ = [

@@ -16,6 +16,7 @@ Invariants
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -42,6 +43,7 @@ from refruntime._ops.opdef import (
     require_tensor,
     set_default_run,
 )
+from refruntime._storage import UNTRACKED
 from refruntime.errors import DeviceError, DTypeError, KernelMissingError, ShapeError
 
 Call = Callable[..., Any]
@@ -58,15 +60,22 @@ class AutogradHooks(Protocol):
     ) -> Any:
         """Run the op into `target` and make the op its history."""
 
-    def check_out(
-        self, op: OpDef, outs: tuple[TensorImpl, ...], inputs: tuple[Any, ...]
-    ) -> None:
+    def check_out(self, op: OpDef, outs: tuple[TensorImpl, ...], inputs: tuple[Any, ...]) -> None:
         """Raise if a gradient would have to flow through ``out=``."""
 
 
+# A mode is entered for all threads; it looks itself whether it concerns the thread that calls.
 modes: list[Call] = []
 autocast: Call | None = None
 autograd: AutogradHooks | None = None
+
+
+def note_made(tensor: TensorImpl) -> None:
+    """Take note of a tensor that was made without an op; filled by the layer of the modes."""
+
+
+def require_writable(name: str) -> None:
+    """Raise if this thread may not write to inference tensors; filled by the layer of the modes."""
 
 
 def call(
@@ -113,6 +122,41 @@ def call(
 
 
 _SCALARS: frozenset[type] = frozenset({float, int, bool, complex, type(None)})
+
+
+_mode_counts: dict[Call, int] = {}
+_modes_lock = threading.Lock()
+
+
+def enter_mode(mode: Call) -> None:
+    """Let a mode see every call until it has been left as often as it was entered."""
+    with _modes_lock:
+        _mode_counts[mode] = _mode_counts.get(mode, 0) + 1
+        if mode not in modes:
+            modes.append(mode)
+
+
+def leave_mode(mode: Call) -> None:
+    """Undo one `enter_mode`."""
+    with _modes_lock:
+        _mode_counts[mode] -= 1
+        if not _mode_counts[mode]:
+            del _mode_counts[mode]
+            modes.remove(mode)
+
+
+def call_under(
+    mode: Call, op: OpDef, inputs: tuple[Any, ...], params: dict[str, Any], out: Any = None
+) -> Any:
+    """Run a call as it would run without `mode` and those entered after it."""
+    place = modes.index(mode) if mode in modes else 0
+    if place:
+        return modes[place - 1](op, inputs, params, out)
+    if autocast is not None:
+        inputs = autocast(op, inputs)
+    if out is not None:
+        return _call_into(op, inputs, params, out)
+    return _call_unusual(op, inputs, params)
 
 
 def _call_unusual(op: OpDef, inputs: tuple[Any, ...], params: dict[str, Any]) -> Any:
@@ -253,13 +297,19 @@ def _call_into(op: OpDef, inputs: tuple[Any, ...], params: dict[str, Any], out: 
     for value in inputs:
         kind = type(value)
         if kind not in plain_types and kind not in _SCALARS and hasattr(value, "call_op"):
+            if hasattr(value, "call_into"):
+                return value.call_into(op, inputs, params, out)
             target = out.target if isinstance(out, Inplace) else out
             return ops.copy_(target, value.call_op(op, inputs, params))
     if isinstance(out, Inplace):
+        if out.target.counter is UNTRACKED:
+            require_writable(op.name + "_")
         return autograd.record_inplace(op, out.target, inputs, params)  # type: ignore[union-attr]
     outs = out if isinstance(out, (tuple, list)) else (out,)
     for value in outs:
         require_tensor(op.name, value, "out")
+        if value.counter is UNTRACKED:
+            require_writable(op.name)
     if autograd is not None:
         autograd.check_out(op, tuple(outs), inputs)
     run_into(op, tuple(outs), inputs, params, resize=True)

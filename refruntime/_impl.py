@@ -23,8 +23,20 @@ import numpy as np
 
 from refruntime._device import CPU, Device
 from refruntime._dtypes import DType
-from refruntime._layout import Size, contiguous_strides, is_contiguous, numel
-from refruntime._storage import Storage, VersionCounter, allocator_of, external
+from refruntime._layout import (
+    Size,
+    contiguous_strides,
+    has_internal_overlap,
+    is_contiguous,
+    numel,
+)
+from refruntime._storage import (
+    Storage,
+    UntrackedCounter,
+    VersionCounter,
+    allocator_of,
+    external,
+)
 from refruntime.alloc import categories
 from refruntime.errors import DeviceError
 
@@ -90,6 +102,13 @@ def _intern(key: tuple[Any, ...]) -> TensorMeta:
     return meta
 
 
+def without_overlap(meta: TensorMeta) -> TensorMeta:
+    """Return the meta of a fresh tensor like `meta`: row-major if its elements share memory."""
+    if not has_internal_overlap(meta.shape, meta.strides):
+        return meta
+    return meta_of(tuple(meta.shape), meta.dtype, meta.device)
+
+
 class AutogradMeta:
     """What autograd knows of one tensor.
 
@@ -97,11 +116,15 @@ class AutogradMeta:
     outputs. `accumulator` is a weak reference to the leaf's `AccumulateGrad`, which holds the leaf.
     `view_version` is the version of the memory at which the history was set; a view whose memory
     has another one was written through its base, and must rebuild its history.
+
+    A node that has one output stands for the record of that output itself (`autograd.node.Node`).
     """
 
     # What most tensors never have stands on the class, and in the instance only when it is set.
-    __slots__ = ("__dict__", "grad_fn", "output_nr", "requires_grad", "view_version")
+    __slots__ = ("__dict__", "grad_fn", "requires_grad")
 
+    output_nr = 0
+    view_version = 0
     grad: Any = None
     hooks: dict[int, Any] | None = None
     post_accumulate_hooks: dict[int, Any] | None = None
@@ -114,8 +137,10 @@ class AutogradMeta:
     ) -> None:  # fmt: skip
         self.requires_grad = requires_grad
         self.grad_fn = grad_fn
-        self.output_nr = output_nr
-        self.view_version = view_version
+        if output_nr:
+            self.output_nr = output_nr
+        if view_version:
+            self.view_version = view_version
 
 
 class TensorImpl:
@@ -126,7 +151,7 @@ class TensorImpl:
     storage: Storage
     meta: TensorMeta
     byte_offset: int
-    counter: Storage | VersionCounter
+    counter: Storage | VersionCounter | UntrackedCounter
     autograd: AutogradMeta | None
     base: TensorImpl | None
 
@@ -189,6 +214,8 @@ def wrap(storage: Storage, meta: TensorMeta, byte_offset: int = 0) -> TensorImpl
 # that it records.
 default_category = categories.TEMPORARY
 
+_new = object.__new__
+
 
 def empty_impl(meta: TensorMeta, category: int | None = None) -> TensorImpl:
     """Make a tensor with fresh, unset memory. Strided metas get the span that they reach."""
@@ -197,10 +224,16 @@ def empty_impl(meta: TensorMeta, category: int | None = None) -> TensorImpl:
         category = default_category
     device, nbytes = meta.device, meta.span
     allocator = allocator_of(device)
-    tensor = object.__new__(_shell)
-    tensor.storage = tensor.counter = Storage(
-        allocator.malloc(nbytes, 0, category), nbytes, device, allocator, category
-    )
+    address = allocator.malloc(nbytes, 0, category)
+    tensor = _new(_shell)
+    storage = tensor.storage = tensor.counter = _new(Storage)
+    storage.ptr = address
+    storage.nbytes = nbytes
+    storage.device = device
+    storage.allocator = allocator
+    storage.category = category
+    storage.exports = 0
+    storage.version = 0
     tensor.meta = meta
     tensor.byte_offset = 0
     tensor.autograd = None
@@ -239,7 +272,7 @@ def requires_grad(value: Any) -> bool:
     )
 
 
-class _Exported:
+class Exported:
     """Shows a storage to NumPy through the array interface; the array keeps it alive."""
 
     __slots__ = ("__array_interface__", "storage")
@@ -267,7 +300,7 @@ def array_of(storage: Storage, meta: TensorMeta, byte_offset: int) -> np.ndarray
         "data": (storage.ptr + byte_offset, False),
         "strides": tuple(stride * dtype.itemsize for stride in meta.strides),
     }
-    array = np.asarray(_Exported(storage, interface))
+    array = np.asarray(Exported(storage, interface))
     return array if plain is dtype else array.view(dtype)
 
 

@@ -33,6 +33,33 @@ class VersionCounter:
         self.version = version
 
 
+class UntrackedCounter:
+    """The counter of all inference tensors: writes are not counted."""
+
+    __slots__ = ()
+
+    @property
+    def version(self) -> int:
+        """Zero inside of inference mode; outside nobody may rely on it."""
+        require_inference()
+        return 0
+
+    @version.setter
+    def version(self, value: int) -> None:
+        require_inference()
+
+
+UNTRACKED = UntrackedCounter()
+
+
+def _accept() -> None:
+    """Stand in until the layer that knows of inference mode names its function."""
+
+
+# Raises if this thread is not in inference mode.
+require_inference: Any = _accept
+
+
 class Storage:
     """A span of `nbytes` bytes at address `ptr` of `device`, taken from `allocator`."""
 
@@ -86,6 +113,16 @@ class ExternalStorage(Storage):
         """Keep the category EXTERNAL."""
 
 
+class PinnedStorage(Storage):
+    """A span of page-locked host memory; it counts as that, and not by category."""
+
+    __slots__ = ()
+
+    def tag(self, category: int) -> None:
+        """Say what the bytes are for now."""
+        self.category = category
+
+
 def allocate(nbytes: int, device: Device = CPU, category: int = categories.TEMPORARY) -> Storage:
     """Take `nbytes` from the device's caching allocator.
 
@@ -98,6 +135,21 @@ def allocate(nbytes: int, device: Device = CPU, category: int = categories.TEMPO
     """
     allocator = allocator_of(device)
     return Storage(allocator.malloc(nbytes, 0, category), nbytes, device, allocator, category)
+
+
+def allocate_pinned(nbytes: int, category: int = categories.TEMPORARY) -> PinnedStorage:
+    """Take `nbytes` of page-locked host memory.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If no more can be locked.
+    """
+    # Imported here: few programs pin memory.
+    from refruntime.alloc.pinning import pinned
+
+    allocator = pinned()
+    return PinnedStorage(allocator.malloc(nbytes), nbytes, CPU, allocator, category)
 
 
 def external(ptr: int, nbytes: int, owner: Any, device: Device = CPU) -> Storage:

@@ -14,24 +14,23 @@ Invariants
 
 from __future__ import annotations
 
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refruntime import _impl, _tensor_str, interop
+from refruntime import _impl, _storage, _tensor_str, interop
 from refruntime import serialization as _serialization
 from refruntime._device import Device
 from refruntime._impl import AutogradMeta, TensorImpl, detached
 from refruntime._ops import families
 from refruntime._ops.opdef import METHODS, ops
-from refruntime._storage import Storage, VersionCounter
+from refruntime._storage import UNTRACKED, Storage, VersionCounter
 from refruntime.autograd.api import backward as _backward
 from refruntime.autograd.hooks import RemovableHandle
 from refruntime.autograd.node import gradient_edge, is_differentiable
-from refruntime.errors import ArgumentTypeError, AutogradError, ShapeError
+from refruntime.errors import ArgumentTypeError, AutogradError, DeviceError, ShapeError
 
 families.load()
 
@@ -352,15 +351,10 @@ class Tensor(TensorImpl):
             )  # fmt: skip
         if self.is_leaf or self.autograd.retains_grad:
             return
+        node, number = gradient_edge(self)
+        # Looking for the edge may have given a view a new history.
         self.autograd.retains_grad = True
-        reference = weakref.ref(self)
-
-        def keep(gradient: Any) -> None:
-            tensor = reference()
-            if tensor is not None:
-                tensor.grad = gradient if tensor.grad is None else tensor.grad + gradient
-
-        self.register_hook(keep)
+        node.retain_output(number, self)
 
     @property
     def retains_grad(self) -> bool:
@@ -381,9 +375,7 @@ class Tensor(TensorImpl):
                 self.autograd.hooks = OrderedDict()
             return RemovableHandle.enter(self.autograd.hooks, hook)
         node, number = gradient_edge(self)
-        if node.tensor_hooks is None:
-            node.tensor_hooks = {}
-        return RemovableHandle.enter(node.tensor_hooks.setdefault(number, OrderedDict()), hook)
+        return node.register_tensor_hook(number, hook)  # type: ignore[no-any-return]
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Any], None]) -> RemovableHandle:
         """Call ``hook(leaf)`` after the gradient of this leaf was accumulated."""
@@ -403,7 +395,8 @@ class Tensor(TensorImpl):
     def data(self) -> Tensor:
         """The same memory without history and with a version counter of its own."""
         plain = detached(self)
-        plain.counter = VersionCounter(self.counter.version)
+        if not self.is_inference():
+            plain.counter = VersionCounter(self.counter.version)
         return plain  # type: ignore[return-value]
 
     @data.setter
@@ -430,8 +423,8 @@ class Tensor(TensorImpl):
         return self.base is not None
 
     def is_inference(self) -> bool:
-        """Whether the tensor was made in inference mode; such tensors are not told apart here."""
-        return False
+        """Whether the tensor was made in inference mode."""
+        return self.counter is UNTRACKED
 
     def is_shared(self) -> bool:
         """Whether the memory is shared between processes."""
@@ -442,12 +435,27 @@ class Tensor(TensorImpl):
         return self
 
     def pin_memory(self, device: Any = None) -> Tensor:
-        """Return the tensor: without a GPU there is nothing to pin for."""
-        return self
+        """Return the tensor in page-locked memory: itself if it is there, or without a GPU.
+
+        Raises
+        ------
+        DeviceError
+            If the tensor is not on the CPU.
+        """
+        if self.is_pinned() or not _storage.gpu_allocators:
+            return self
+        if self.meta.device.type != "cpu":
+            raise DeviceError(
+                "pin_memory", what=f"cannot pin a tensor on {self.meta.device}",
+                expected="a CPU tensor", got=str(self.meta.device), remedy="call .cpu() first",
+            )  # fmt: skip
+        meta = _impl.without_overlap(self.meta)
+        pinned: Tensor = _impl.wrap(_storage.allocate_pinned(meta.span), meta)  # type: ignore[assignment]
+        return pinned.copy_(self)  # type: ignore[no-any-return]
 
     def is_pinned(self) -> bool:
         """Whether the memory is page-locked."""
-        return False
+        return isinstance(self.storage, _storage.PinnedStorage)
 
     def is_set_to(self, other: TensorImpl) -> bool:
         """Whether both tensors are the same view of the same memory."""

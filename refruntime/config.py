@@ -118,6 +118,9 @@ def _parse_bool(text: str) -> bool:
 KNOBS: tuple[Knob, ...] = (
     Knob("num_threads", int, _available_cores,
          "threads that share the work of one large CPU kernel", _positive, "at least 1"),
+    Knob("backward_workers", int, _available_cores,
+         "threads that may run the nodes of one backward call, the caller's included", _positive,
+         "at least 1"),
     Knob("parallel_grain", int, lambda: 32768,
          "elements below which a CPU kernel is not split over threads", _positive, "at least 1"),
     Knob("cache_dir", str, _default_cache_dir,
@@ -142,6 +145,7 @@ class Config:
     """
 
     num_threads: int
+    backward_workers: int
     parallel_grain: int
     cache_dir: str
     pure: bool

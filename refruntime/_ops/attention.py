@@ -51,9 +51,7 @@ def _backward_infer(
     return query, key, value
 
 
-def _weights(
-    query: Any, key: Any, mask: Any, scale: float, causal: bool, heads: int
-) -> Any:
+def _weights(query: Any, key: Any, mask: Any, scale: float, causal: bool, heads: int) -> Any:
     """Return the weights ``[shared, group, queries, keys]`` of heads that share their keys."""
     shared = key.shape[0]
     turned = ops.transpose(ops.unsqueeze(key, 1), -2, -1)
@@ -110,13 +108,15 @@ def _backward_cuda(out: Any, *operands: Any, heads: int, **params: Any) -> None:
 
 
 ATTENTION = register(
-    OpDef(_OP, ("query", "key", "value", "mask"), **samples.ATTENTION, infer=_infer,
+    OpDef(_OP, ("query", "key", "value", "mask"), batch="attention",
+          **samples.ATTENTION, infer=_infer,
           cpu=kernels.attention_cpu, cuda=_cuda, vjp=_vjp,
           saves=("query", "key", "value", "mask", "out0", "out1"), nondiff_outputs=(1,),
           autocast="lower", backward_name="ScaledDotProductFlashAttentionForCpuBackward0")
 )  # fmt: skip
 BACKWARD = register(
     OpDef(f"{_OP}_backward", ("grad", "query", "key", "value", "result", "lse", "mask"),
+          batch="decomposed",
           infer=_backward_infer, cpu=kernels.attention_backward_cpu, cuda=_backward_cuda,
           decomposition=_parts)
 )  # fmt: skip
@@ -191,7 +191,8 @@ def _fits(query: Any, key: Any, value: Any, mask: Any, gqa: bool) -> bool:
         alike = alike and len(lead) >= 1 and lead[:-1] == key.meta.shape[:-3]
     else:
         alike = alike and lead == key.meta.shape[:-2]
-    learned = requires_grad(mask)
+    # A mask that stands for others inside a function transform may carry a derivative too.
+    learned = requires_grad(mask) or hasattr(mask, "call_op")
     return alike and not learned and query.meta.numel > 0 and key.meta.numel > 0
 
 

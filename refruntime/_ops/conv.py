@@ -153,7 +153,8 @@ def _weight_gradient(small: Any, large: Any, n: Any, kernel: Ints) -> Any:
 
 
 CONVOLUTION = register(
-    OpDef("convolution", ("input", "weight", "bias"), **samples.CONVOLUTION,
+    OpDef("convolution", ("input", "weight", "bias"), jvp="bilinear", batch="convolution",
+          **samples.CONVOLUTION,
           infer=_convolution_infer,
           cpu=kernels.convolution_cpu, cuda=kernels.convolution_cuda,
           vjp=_convolution_vjp, saves=("input", "weight"),
@@ -188,7 +189,8 @@ def _weight_vjp(h: Any, n: Any) -> tuple[Any, Any]:
 
 
 CONVOLUTION_WEIGHT = register(
-    OpDef("convolution_weight", ("grad", "input"), **inner.CONVOLUTION_WEIGHT,
+    OpDef("convolution_weight", ("grad", "input"), jvp="bilinear", batch="convolution_weight",
+          **inner.CONVOLUTION_WEIGHT,
           infer=_weight_infer,
           cpu=kernels.convolution_weight_cpu, cuda=kernels.convolution_weight_cuda,
           vjp=_weight_vjp, saves=("grad", "input"),

@@ -15,7 +15,7 @@ from refruntime import _dtypes
 from refruntime._device import Device
 from refruntime._dispatch import call
 from refruntime._dtypes import DType
-from refruntime._impl import TensorImpl, TensorMeta, meta_of
+from refruntime._impl import TensorImpl, TensorMeta, meta_of, without_overlap
 from refruntime._layout import (
     MemoryFormat,
     broadcast_shapes,
@@ -48,6 +48,8 @@ COPY = register(
     OpDef(
         "copy",
         ("input",),
+        jvp="linear",
+        batch="copy",
         **inner.COPY,
         infer=_copy_infer,
         cpu=_copy_kernel(copy_cpu),
@@ -61,6 +63,8 @@ CAST = register(
     OpDef(
         "cast",
         ("input",),
+        jvp="linear",
+        batch="copy",
         **inner.CAST,
         infer=_copy_infer,
         cpu=_copy_kernel(copy_cpu),
@@ -227,7 +231,7 @@ def _assign_infer(input: TensorMeta, source: Any) -> TensorMeta:
                 got=str(tuple(source.shape)),
                 remedy="reshape the source",
             )
-    return input
+    return without_overlap(input)
 
 
 def _assign_cpu(out: TensorImpl, input: TensorImpl, source: TensorImpl) -> None:
@@ -242,6 +246,8 @@ ASSIGN = register(
     OpDef(
         "assign",
         ("input", "source"),
+        jvp="linear",
+        batch="assign",
         **inner.ASSIGN,
         infer=_assign_infer,
         cpu=_assign_cpu,
@@ -271,7 +277,7 @@ def _fill_infer(input: TensorMeta, value: Any) -> TensorMeta:
             got=f"a tensor of shape {tuple(value.shape)}",
             remedy="use copy_",
         )
-    return input
+    return without_overlap(input)
 
 
 def _fill_kernel(fill: Any, copy: Any) -> Any:
@@ -288,6 +294,8 @@ FILL = register(
     OpDef(
         "fill",
         ("input", "value"),
+        jvp="linear",
+        batch="assign",
         **inner.FILL,
         infer=_fill_infer,
         cpu=_fill_kernel(fill_cpu, copy_cpu),

@@ -66,7 +66,8 @@ def _square_op(
         return meta_of(tuple(input.shape), input.dtype, input.device)
 
     return register(
-        OpDef(name, ("input",), infer=fields.pop("infer", infer), cpu=dense_kernel(op, compute),
+        OpDef(name, ("input",), batch="leading",
+              infer=fields.pop("infer", infer), cpu=dense_kernel(op, compute),
               vjp=vjp, saves=saves, **fields)
     )  # fmt: skip
 
@@ -118,7 +119,7 @@ def _solve_vjp(g: Any, n: Any) -> tuple[Any, Any]:
 
 
 SOLVE = register(
-    OpDef("linalg_solve", ("A", "B"), **samples.SOLVE, infer=_solve_infer,
+    OpDef("linalg_solve", ("A", "B"), batch="broadcast", **samples.SOLVE, infer=_solve_infer,
           cpu=dense_kernel("linalg.solve", np.linalg.solve), vjp=_solve_vjp, saves=("A", "out"))
 )  # fmt: skip
 
@@ -126,8 +127,7 @@ SOLVE = register(
 def is_vector(A: Any, B: Any) -> bool:
     """Whether `B` is a batch of vectors for the matrices `A`, as torch decides it."""
     return bool(
-        B.meta.ndim == 1
-        or (A.meta.ndim - 1 == B.meta.ndim and B.meta.shape == A.meta.shape[:-1])
+        B.meta.ndim == 1 or (A.meta.ndim - 1 == B.meta.ndim and B.meta.shape == A.meta.shape[:-1])
     )
 
 
@@ -160,7 +160,8 @@ def _triangular_vjp(g: Any, n: Any) -> tuple[Any, Any]:
 
 
 TRIANGULAR = register(
-    OpDef("linalg_solve_triangular", ("A", "B"), **samples.TRIANGULAR, infer=_triangular_infer,
+    OpDef("linalg_solve_triangular", ("A", "B"), batch="broadcast",
+          **samples.TRIANGULAR, infer=_triangular_infer,
           cpu=dense_kernel("linalg.solve_triangular", kernels.triangular_solve),
           vjp=_triangular_vjp, saves=("A", "out"))
 )  # fmt: skip
@@ -279,7 +280,11 @@ def _cholesky_vjp(g: Any, n: Any) -> Any:
 
 
 CHOLESKY = _square_op(
-    "linalg_cholesky", "linalg.cholesky", kernels.lower_cholesky, _cholesky_vjp, ("out",),
+    "linalg_cholesky",
+    "linalg.cholesky",
+    kernels.lower_cholesky,
+    _cholesky_vjp,
+    ("out",),
     **samples.CHOLESKY,
 )
 

@@ -32,7 +32,8 @@ def _vjp(g: Any, n: Any) -> Any:
 
 
 DROPOUT = register(
-    OpDef("dropout", ("input",), infer=_infer, cpu=dropout_cpu, cuda=dropout_cuda,
+    OpDef("dropout", ("input",), jvp="linear", batch="random",
+          infer=_infer, cpu=dropout_cpu, cuda=dropout_cuda,
           vjp=_vjp, inplace=True, random=True)
 )  # fmt: skip
 

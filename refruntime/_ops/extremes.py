@@ -79,7 +79,8 @@ def _shared_vjp(g: Any, n: Any) -> Any:
 def _extreme_op(name: str, cpu: Any, cuda: Any, **fields: Any) -> OpDef:
     return register(
         OpDef(
-            name, ("input",), infer=_extreme_rule(fields.pop("called", name)), cpu=cpu,
+            name, ("input",), batch="reduction",
+            infer=_extreme_rule(fields.pop("called", name)), cpu=cpu,
             cuda=cuda, vjp=_shared_vjp, saves=("input", "out"), **fields,
         )
     )  # fmt: skip
@@ -150,7 +151,8 @@ def selected_vjp(g: Any, n: Any) -> Any:
 def _placed_op(name: str, called: str, cpu: Any, cuda: Any, **fields: Any) -> OpDef:
     return register(
         OpDef(
-            name, ("input",), infer=_placed_rule(called), cpu=cpu, cuda=cuda, vjp=selected_vjp,
+            name, ("input",), batch="along",
+            infer=_placed_rule(called), cpu=cpu, cuda=cuda, vjp=selected_vjp,
             saves=("out1",), nondiff_outputs=(1,), backward_name=f"{called.capitalize()}Backward0",
             **fields,
         )
@@ -204,12 +206,12 @@ def _place_rule(op: str) -> Any:
 
 
 ARGMAX = register(
-    OpDef("argmax", ("input",), **samples.ARGMAX,
+    OpDef("argmax", ("input",), batch="place", **samples.ARGMAX,
           infer=_place_rule("argmax"), cpu=arg_reduce.argmax_cpu,
           cuda=arg_reduce.argmax_cuda)
 )  # fmt: skip
 ARGMIN = register(
-    OpDef("argmin", ("input",), **samples.ARGMIN,
+    OpDef("argmin", ("input",), batch="place", **samples.ARGMIN,
           infer=_place_rule("argmin"), cpu=arg_reduce.argmin_cpu,
           cuda=arg_reduce.argmin_cuda)
 )  # fmt: skip

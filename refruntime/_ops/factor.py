@@ -63,7 +63,7 @@ def _square_qr(q: Any, r: Any, gq: Any, gr: Any) -> Any:
 
 
 QR = register(
-    OpDef("linalg_qr", ("input",), **samples.QR, infer=_qr_infer,
+    OpDef("linalg_qr", ("input",), batch="leading", **samples.QR, infer=_qr_infer,
           cpu=dense_kernel("linalg.qr", lambda a, *, mode: np.linalg.qr(a, mode)), vjp=_qr_vjp,
           saves=("input", "out0", "out1"))
 )  # fmt: skip
@@ -142,7 +142,7 @@ def _svd_vjp(g: Any, n: Any) -> Any:
 
 
 SVD = register(
-    OpDef("linalg_svd", ("input",), **samples.SVD, infer=_svd_infer,
+    OpDef("linalg_svd", ("input",), batch="leading", **samples.SVD, infer=_svd_infer,
           cpu=dense_kernel("linalg.svd", lambda a, *, full: np.linalg.svd(a, full)), vjp=_svd_vjp,
           saves=("out0", "out1", "out2"))
 )  # fmt: skip
@@ -192,7 +192,7 @@ def _eigh_vjp(g: Any, n: Any) -> Any:
 
 
 EIGH = register(
-    OpDef("linalg_eigh", ("input",), **samples.EIGH, infer=_eigh_infer,
+    OpDef("linalg_eigh", ("input",), batch="leading", **samples.EIGH, infer=_eigh_infer,
           cpu=dense_kernel("linalg.eigh", lambda a, *, uplo: np.linalg.eigh(a, uplo)),
           vjp=_eigh_vjp, saves=("out0", "out1"))
 )  # fmt: skip
@@ -240,7 +240,7 @@ def _pinv_vjp(g: Any, n: Any) -> Any:
 
 
 PINV = register(
-    OpDef("linalg_pinv", ("input",), **samples.PINV, infer=_pinv_infer,
+    OpDef("linalg_pinv", ("input",), batch="leading", **samples.PINV, infer=_pinv_infer,
           cpu=dense_kernel("linalg.pinv", _pinv),
           vjp=_pinv_vjp, saves=("input", "out"))
 )  # fmt: skip
@@ -321,7 +321,7 @@ def _lstsq_vjp(g: Any, n: Any) -> tuple[Any, Any]:
 
 
 LSTSQ = register(
-    OpDef("linalg_lstsq", ("A", "B"), **samples.LSTSQ, infer=_lstsq_infer,
+    OpDef("linalg_lstsq", ("A", "B"), batch="leading", **samples.LSTSQ, infer=_lstsq_infer,
           cpu=dense_kernel("linalg.lstsq", kernels.least_squares), vjp=_lstsq_vjp,
           saves=("A", "B"), nondiff_outputs=(1, 2))
 )  # fmt: skip
@@ -335,11 +335,7 @@ def linalg_lstsq(A: Any, B: Any, rcond: float | None = None, *, driver: Any = No
     right = ops.unsqueeze(B, -1) if vector else B
     solution, rank, values = call(LSTSQ, (A, right), {"rcond": rcond})
     rows, columns = A.meta.shape[-2:]
-    if (
-        driver in (None, "gelsy")
-        or rows <= columns
-        or not bool(ops.all(ops.eq(rank, columns)))
-    ):
+    if driver in (None, "gelsy") or rows <= columns or not bool(ops.all(ops.eq(rank, columns))):
         # Empty, and with history all the same, as in torch.
         residuals = ops.real(ops.narrow(ops.flatten(solution), 0, 0, 0))
     else:
@@ -381,7 +377,7 @@ def _lu_vjp(g: Any, n: Any) -> Any:
 
 
 LU = register(
-    OpDef("linalg_lu_factor", ("input",), **samples.LU, infer=_lu_infer,
+    OpDef("linalg_lu_factor", ("input",), batch="leading", **samples.LU, infer=_lu_infer,
           cpu=dense_kernel("linalg.lu_factor", kernels.lu_factors), vjp=_lu_vjp,
           saves=("out0", "out1"), nondiff_outputs=(1,))
 )  # fmt: skip
@@ -419,7 +415,7 @@ def _permutation(pivots: Any, *, size: int, dtype: Any) -> Any:
 
 
 PERMUTATION = register(
-    OpDef("permutation_of_pivots", ("pivots",), **samples.PERMUTATION,
+    OpDef("permutation_of_pivots", ("pivots",), batch="leading", **samples.PERMUTATION,
           infer=_permutation_infer,
           cpu=dense_kernel("lu_unpack", _permutation))
 )  # fmt: skip

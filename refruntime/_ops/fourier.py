@@ -62,17 +62,18 @@ def _real_vjp(g: Any, n: Any) -> Any:
 
 
 COMPLEX = register(
-    OpDef("fft_c2c", ("input",), **samples.COMPLEX, infer=_complex_infer,
+    OpDef("fft_c2c", ("input",), jvp="linear", batch="dims",
+          **samples.COMPLEX, infer=_complex_infer,
           cpu=kernels.complex_transform,
           cuda=kernels.complex_transform, vjp=_complex_vjp, backward_name="FftC2CBackward0")
 )  # fmt: skip
 HALF = register(
-    OpDef("fft_r2c", ("input",), **samples.HALF, infer=_half_infer,
+    OpDef("fft_r2c", ("input",), jvp="linear", batch="dims", **samples.HALF, infer=_half_infer,
           cpu=kernels.real_transform,
           cuda=kernels.real_transform, vjp=_half_vjp, backward_name="FftR2CBackward0")
 )  # fmt: skip
 REAL = register(
-    OpDef("fft_c2r", ("input",), **samples.REAL, infer=_real_infer,
+    OpDef("fft_c2r", ("input",), jvp="linear", batch="dims", **samples.REAL, infer=_real_infer,
           cpu=kernels.to_real_transform,
           cuda=kernels.to_real_transform, vjp=_real_vjp, backward_name="FftC2RBackward0")
 )  # fmt: skip

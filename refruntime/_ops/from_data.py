@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from refruntime import _dtypes, _layout
+from refruntime import _dispatch, _dtypes, _layout
 from refruntime._device import CPU, Device
 from refruntime._dtypes import DType, from_numpy_dtype, promote_types
 from refruntime._impl import TensorImpl, empty_impl, meta_of
@@ -216,7 +216,9 @@ def tensor(
         )
         return finish(_copy_of(data, dtype, device), requires_grad)
     array, kind = _as_array(data, dtype)
-    return finish(_copied(array, kind, device_of(device)), requires_grad)
+    made = _copied(array, kind, device_of(device))
+    _dispatch.note_made(made)
+    return finish(made, requires_grad)
 
 
 def _copy_of(source: Any, dtype: DType | None, device: Any) -> Any:

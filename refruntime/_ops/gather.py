@@ -16,7 +16,7 @@ import numpy as np
 
 from refruntime import _dtypes
 from refruntime._dispatch import call, copy_into
-from refruntime._impl import TensorImpl, TensorMeta, meta_of
+from refruntime._impl import TensorImpl, TensorMeta, meta_of, without_overlap
 from refruntime._layout import wrap_dim
 from refruntime._ops.index_reader import as_places
 from refruntime._ops.indexing import follow
@@ -120,6 +120,8 @@ GATHER = register(
     OpDef(
         "gather",
         ("input", "index"),
+        jvp="linear",
+        batch="gather",
         infer=_gather_infer,
         cpu=_gather_kernel,
         cuda=_gather_kernel,
@@ -162,7 +164,7 @@ def _scatter_infer(
             f"{list(src.shape)}", expected="a src at least as large as the index",
             got=str(tuple(src.shape)), remedy="expand src or narrow the index",
         )  # fmt: skip
-    return input
+    return without_overlap(input)
 
 
 def _scatter_kernel(name: str, move: Any) -> Any:
@@ -230,6 +232,8 @@ SCATTER = register(
     OpDef(
         "scatter",
         ("input", "index", "src"),
+        jvp="linear",
+        batch="gather",
         infer=_scatter_infer,
         cpu=_scatter_kernel("scatter", walks.put),
         cuda=_scatter_kernel("scatter", walks.put),
@@ -257,6 +261,8 @@ SCATTER_ADD = register(
     OpDef(
         "scatter_add",
         ("input", "index", "src"),
+        jvp="linear",
+        batch="gather",
         infer=_scatter_infer,
         cpu=_scatter_kernel("scatter_add", walks.add),
         cuda=_scatter_kernel("scatter_add", walks.add),
@@ -357,6 +363,7 @@ SCATTER_REDUCE = register(
     OpDef(
         "scatter_reduce",
         ("input", "index", "src"),
+        batch="gather",
         infer=_scatter_infer,
         cpu=_reduce_kernel,
         cuda=_reduce_kernel,

@@ -127,7 +127,8 @@ def _index_tensor(tensor: TensorImpl) -> Any:
             got=str(dtype),
             remedy="convert the index with .long()",
         )
-    if not tensor.meta.ndim:
+    # One that stands for others inside a function transform has no value to read.
+    if not tensor.meta.ndim and not hasattr(tensor, "call_op"):
         return int(tensor.array())
     return as_places(tensor)
 

@@ -59,6 +59,8 @@ INDEX_SELECT = register(
     OpDef(
         "index_select",
         ("input", "index"),
+        jvp="linear",
+        batch="index_select",
         infer=_select_infer,
         cpu=_select_kernel,
         cuda=_select_kernel,

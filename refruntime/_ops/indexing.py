@@ -22,7 +22,7 @@ import numpy as np
 
 from refruntime import _dtypes, _layout
 from refruntime._dispatch import call, copy_into
-from refruntime._impl import TensorImpl, TensorMeta, meta_of
+from refruntime._impl import TensorImpl, TensorMeta, meta_of, without_overlap
 from refruntime._layout import View
 from refruntime._ops.creation import zero_dim
 from refruntime._ops.index_reader import FULL, Entry, IndexReader, as_places, items_of
@@ -72,6 +72,8 @@ BASIC_INDEX = register(
     OpDef(
         "_basic_index",
         ("input",),
+        jvp="linear",
+        batch="view",
         view=_basic_rule,
         run=one_view(_basic_rule),
         vjp=lambda g, n: embed(g, n.metas[0].shape, "_basic_index", **n.params),
@@ -235,6 +237,8 @@ INDEX = register(
     OpDef(
         "_index",
         ("input", "*indices"),
+        jvp="linear",
+        batch="index",
         infer=_index_infer,
         cpu=index_kernel,
         cuda=index_kernel,
@@ -290,6 +294,8 @@ INDEX_BACKWARD = register(
     OpDef(
         "_index_backward",
         ("input", "*indices"),
+        jvp="linear",
+        batch="index_backward",
         infer=_index_backward_infer,
         cpu=_index_backward,
         cuda=_index_backward,
@@ -331,7 +337,7 @@ def _put_infer(
             expected=f"a shape that broadcasts to {tuple(space)}", got=str(tuple(values.shape)),
             remedy="reshape the values",
         )  # fmt: skip
-    return input
+    return without_overlap(input)
 
 
 def _put_kernel(
@@ -359,6 +365,8 @@ INDEX_PUT = register(
     OpDef(
         "index_put",
         ("input", "values", "*indices"),
+        jvp="linear",
+        batch="index_put",
         infer=_put_infer,
         cpu=_put_kernel,
         cuda=_put_kernel,

@@ -107,6 +107,8 @@ CAT = register(
     OpDef(
         "cat",
         ("*tensors",),
+        jvp="linear",
+        batch="cat",
         infer=_cat_infer,
         cpu=_cat_kernel(join_cpu),
         cuda=_cat_kernel(join_cuda),

@@ -9,6 +9,7 @@ Invariants
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any, NoReturn
 
 from refruntime._dispatch import call
@@ -99,7 +100,8 @@ def _mm_vjp(g: Any, n: Any) -> tuple[Any, Any]:
 
 
 MM = register(
-    OpDef("mm", ("input", "mat2"), **samples.MM, infer=_mm_infer, cpu=kernels.matmul_cpu,
+    OpDef("mm", ("input", "mat2"), jvp="bilinear", batch="matmul",
+          **samples.MM, infer=_mm_infer, cpu=kernels.matmul_cpu,
           cuda=gpu.matmul_cuda, vjp=_mm_vjp,
           saves=("input", "mat2"), autocast="lower")
 )  # fmt: skip
@@ -137,7 +139,8 @@ def _stack_vjp(g: Any, n: Any) -> tuple[Any, Any]:
 
 
 STACK = register(
-    OpDef("bmm", ("input", "mat2"), **samples.BMM, infer=_stack_infer, cpu=kernels.matmul_cpu,
+    OpDef("bmm", ("input", "mat2"), jvp="bilinear", batch="matmul",
+          **samples.BMM, infer=_stack_infer, cpu=kernels.matmul_cpu,
           cuda=gpu.matmul_cuda, vjp=_stack_vjp,
           saves=("input", "mat2"), autocast="lower")
 )  # fmt: skip
@@ -231,13 +234,14 @@ def _conj(x: Any) -> Any:
 
 
 DOT = register(
-    OpDef("dot", ("input", "tensor"), **samples.DOT, infer=_dot_rule("dot"), cpu=kernels.dot_cpu,
+    OpDef("dot", ("input", "tensor"), jvp="bilinear", batch="dot",
+          **samples.DOT, infer=_dot_rule("dot"), cpu=kernels.dot_cpu,
           cuda=gpu.dot_cuda,
           vjp=lambda g, n: (ops.mul(g, _conj(n.tensor)), ops.mul(g, _conj(n.input))),
           saves=("input", "tensor"), autocast="lower")
 )  # fmt: skip
 VDOT = register(
-    OpDef("vdot", ("input", "tensor"), **samples.VDOT,
+    OpDef("vdot", ("input", "tensor"), jvp="bilinear", batch="dot", **samples.VDOT,
           infer=_dot_rule("vdot"), cpu=kernels.vdot_cpu,
           cuda=gpu.vdot_cuda,
           vjp=lambda g, n: (ops.mul(_conj(g), n.tensor), ops.mul(g, n.input)),
@@ -285,7 +289,8 @@ def _mv_vjp(g: Any, n: Any) -> tuple[Any, Any]:
 
 
 MV = register(
-    OpDef("mv", ("input", "vec"), **samples.MV, infer=_mv_infer, cpu=kernels.mv_cpu,
+    OpDef("mv", ("input", "vec"), jvp="bilinear", batch="mv",
+          **samples.MV, infer=_mv_infer, cpu=kernels.mv_cpu,
           cuda=gpu.mv_cuda, vjp=_mv_vjp,
           saves=("input", "vec"), autocast="lower")
 )  # fmt: skip
@@ -341,9 +346,19 @@ def _addmm_vjp(g: Any, n: Any) -> tuple[Any, Any, Any]:
     return _scaled(g, n.beta) if n.needs[0] else None, ga, gb
 
 
+def _addmm_jvp(op: OpDef, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+    _, a, b = primals
+    added, ta, tb = tangents
+    terms = [] if added is None else [_scaled(ops.expand(added, out.shape), params["beta"])]
+    products = ([] if ta is None else [(ta, b)]) + ([] if tb is None else [(a, tb)])
+    terms += [_scaled(matmul(x, y), params["alpha"]) for x, y in products]
+    return reduce(ops.add, terms)
+
+
 def _addmm_op(name: str, **fields: Any) -> OpDef:
     return register(
-        OpDef(name, ("input", "mat1", "mat2"), **fields, infer=_addmm_infer, cpu=kernels.addmm_cpu,
+        OpDef(name, ("input", "mat1", "mat2"), jvp=_addmm_jvp, batch="addmm", **fields,
+              infer=_addmm_infer, cpu=kernels.addmm_cpu,
               cuda=gpu.addmm_cuda,
               vjp=_addmm_vjp, saves=("mat1", "mat2"), autocast="lower", inplace=True)
     )  # fmt: skip
@@ -385,9 +400,7 @@ def addbmm(
 
 
 @front(inplace=True)
-def addmv(
-    input: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1, out: Any = None
-) -> Any:
+def addmv(input: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1, out: Any = None) -> Any:
     """Return ``beta * input + alpha * (mat @ vec)``."""
     product = _scaled(mv(mat, vec), alpha)
     return ops.add(_scaled(input, beta), product, out=out) if beta != 0 else _into(product, out)
@@ -447,7 +460,7 @@ def outer_last(g: Any, weight: Any) -> Any:
 
 
 LINEAR = register(
-    OpDef("linear", ("input", "weight", "bias"), **samples.LINEAR,
+    OpDef("linear", ("input", "weight", "bias"), jvp="bilinear", batch="linear", **samples.LINEAR,
           infer=_linear_infer, cpu=kernels.linear_cpu,
           cuda=gpu.linear_cuda,
           vjp=_linear_vjp, saves=("input", "weight"), autocast="lower",

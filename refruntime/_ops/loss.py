@@ -111,7 +111,7 @@ def _nll_backward_vjp(h: Any, n: Any) -> Any:
 
 
 NLL = register(
-    OpDef("nll_loss", ("input", "target", "weight"), **samples.NLL,
+    OpDef("nll_loss", ("input", "target", "weight"), batch="nll_loss", **samples.NLL,
           infer=_nll_infer, cpu=kernels.nll_loss_cpu,
           cuda=kernels.nll_loss_cuda,
           vjp=_nll_vjp, saves=("target", "weight", "out1"), nondiff_outputs=(1,),
@@ -262,7 +262,7 @@ def _pair_vjp(slope: Slope) -> Any:
 
 def _pair_op(name: str, loss: Any, slope: Slope, **fields: Any) -> OpDef:
     return register(
-        OpDef(name, ("input", "target"), **fields, infer=_pair_rule(name),
+        OpDef(name, ("input", "target"), batch="pair_loss", **fields, infer=_pair_rule(name),
               cpu=kernels.pair_loss_cpu(loss),
           cuda=kernels.pair_loss_cuda(loss),
               vjp=_pair_vjp(slope), saves=("input", "target"), autocast="float32")
@@ -273,12 +273,12 @@ def _clamped(difference: Any, limit: float) -> Any:
     return ops.clamp(difference, -limit, limit)
 
 
-MSE = _pair_op(
-    "mse_loss", kernels.squared_error, lambda d, _: ops.mul(d, 2.0), **samples.MSE
-)
+MSE = _pair_op("mse_loss", kernels.squared_error, lambda d, _: ops.mul(d, 2.0), **samples.MSE)
 L1 = _pair_op("l1_loss", kernels.absolute_error, lambda d, _: ops.sgn(d), **samples.L1)
 SMOOTH_L1 = _pair_op(
-    "smooth_l1_loss", kernels.smooth_error, lambda d, beta: ops.div(_clamped(d, beta), beta),
+    "smooth_l1_loss",
+    kernels.smooth_error,
+    lambda d, beta: ops.div(_clamped(d, beta), beta),
     **samples.SMOOTH_L1,
 )
 HUBER = _pair_op("huber_loss", kernels.huber_error, _clamped, **samples.HUBER)
@@ -361,7 +361,7 @@ def _bce_vjp(g: Any, n: Any) -> tuple[Any, Any]:
 
 
 BCE = register(
-    OpDef("binary_cross_entropy", ("input", "target"), **samples.BCE,
+    OpDef("binary_cross_entropy", ("input", "target"), batch="elements", **samples.BCE,
           infer=_elements_rule("binary_cross_entropy"),
           cpu=kernels.binary_cross_entropy_cpu, cuda=kernels.binary_cross_entropy_cuda,
           vjp=_bce_vjp, saves=("input", "target"))
@@ -388,7 +388,7 @@ def _logits_vjp(g: Any, n: Any) -> tuple[Any, Any, Any]:
 
 
 BCE_LOGITS = register(
-    OpDef("binary_cross_entropy_with_logits", ("input", "target", "pos_weight"),
+    OpDef("binary_cross_entropy_with_logits", ("input", "target", "pos_weight"), batch="elements",
           **samples.BCE_LOGITS,
           infer=_elements_rule("binary_cross_entropy_with_logits"),
           cpu=kernels.binary_cross_entropy_with_logits_cpu,
@@ -435,9 +435,7 @@ def binary_cross_entropy_with_logits(
 
 
 @front(method=False)
-def kl_div(
-    input: Any, target: Any, reduction: str = "mean", log_target: bool = False
-) -> Any:
+def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = False) -> Any:
     """Return ``target (log target - input)``; ``batchmean`` divides the sum by the batch."""
     require_tensor("kl_div", input)
     if log_target:

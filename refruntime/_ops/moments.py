@@ -71,12 +71,14 @@ def _std_vjp(g: Any, n: Any) -> Any:
 
 
 VAR = register(
-    OpDef("var", ("input",), **samples.VAR, infer=_var_rule("var"), cpu=kernels.var_cpu,
+    OpDef("var", ("input",), batch="reduction",
+          **samples.VAR, infer=_var_rule("var"), cpu=kernels.var_cpu,
           cuda=gpu.var_cuda, vjp=_var_vjp,
           saves=("input",))
 )  # fmt: skip
 STD = register(
-    OpDef("std", ("input",), **samples.STD, infer=_var_rule("std"), cpu=kernels.std_cpu,
+    OpDef("std", ("input",), batch="reduction",
+          **samples.STD, infer=_var_rule("std"), cpu=kernels.std_cpu,
           cuda=gpu.std_cuda, vjp=_std_vjp,
           saves=("input", "out"))
 )  # fmt: skip
@@ -99,7 +101,7 @@ def _var_mean_vjp(g: Any, n: Any) -> Any:
 
 
 VAR_MEAN = register(
-    OpDef("var_mean", ("input",), **samples.VAR_MEAN,
+    OpDef("var_mean", ("input",), batch="reduction", **samples.VAR_MEAN,
           infer=_var_mean_infer, cpu=kernels.var_mean_cpu,
           cuda=gpu.var_mean_cuda,
           vjp=_var_mean_vjp, saves=("input",))
@@ -172,9 +174,7 @@ def call_mean(input: Any, params: dict[str, Any]) -> Any:
 # Norms
 
 
-def _norm_infer(
-    input: TensorMeta, *, dim: Dims, keepdim: bool, ord: float
-) -> TensorMeta:
+def _norm_infer(input: TensorMeta, *, dim: Dims, keepdim: bool, ord: float) -> TensorMeta:
     if input.dtype.kind not in "fc":
         raise DTypeError(
             "linalg.vector_norm",
@@ -218,7 +218,7 @@ def _power_norm_vjp(g: Any, x: Any, size: Any, norm: Any, order: float) -> Any:
 
 
 VECTOR_NORM = register(
-    OpDef("linalg_vector_norm", ("input",), **samples.VECTOR_NORM,
+    OpDef("linalg_vector_norm", ("input",), batch="reduction", **samples.VECTOR_NORM,
           infer=_norm_infer, cpu=kernels.vector_norm_cpu,
           cuda=gpu.vector_norm_cuda,
           vjp=_norm_vjp, saves=("input", "out"), autocast="float32",
@@ -296,7 +296,7 @@ def _logsumexp_vjp(g: Any, n: Any) -> Any:
 
 
 LOGSUMEXP = register(
-    OpDef("logsumexp", ("input",), **samples.LOGSUMEXP,
+    OpDef("logsumexp", ("input",), batch="reduction", **samples.LOGSUMEXP,
           infer=_logsumexp_infer, cpu=softmax.logsumexp_cpu,
           cuda=gpu.logsumexp_cuda,
           vjp=_logsumexp_vjp, saves=("input", "out"), autocast="float32")
@@ -309,5 +309,3 @@ def logsumexp(input: Any, dim: Any, keepdim: bool = False, *, out: Any = None) -
     require_tensor("logsumexp", input)
     params = {"dim": dims_of("logsumexp", input.meta, dim), "keepdim": keepdim}
     return call(LOGSUMEXP, (input,), params, out)
-
-

@@ -107,7 +107,7 @@ def _kernel_of(kernel: Any) -> Any:
 
 
 LAYER_NORM = register(
-    OpDef("layer_norm", ("input", "weight", "bias"), **samples.LAYER_NORM,
+    OpDef("layer_norm", ("input", "weight", "bias"), batch="layer_norm", **samples.LAYER_NORM,
           backward_name="NativeLayerNormBackward0", infer=_layer_norm_infer,
           cpu=kernels.layer_norm_cpu, cuda=gpu.layer_norm_cuda, vjp=_layer_norm_vjp,
           saves=("input", "weight", "out1", "out2"), nondiff_outputs=(1, 2), autocast="float32")
@@ -189,7 +189,7 @@ def _rms_norm_parts(
 
 
 RMS_NORM = register(
-    OpDef("rms_norm", ("input", "weight"), **samples.RMS_NORM,
+    OpDef("rms_norm", ("input", "weight"), batch="layer_norm", **samples.RMS_NORM,
           infer=_rms_norm_infer, cpu=kernels.rms_norm_cpu,
           cuda=gpu.rms_norm_cuda,
           vjp=_rms_norm_vjp, saves=("input", "weight", "out1"), nondiff_outputs=(1,),
@@ -255,7 +255,7 @@ def _group_norm_parts(
 
 
 GROUP_NORM = register(
-    OpDef("group_norm", ("input", "weight", "bias"), **samples.GROUP_NORM,
+    OpDef("group_norm", ("input", "weight", "bias"), batch="group_norm", **samples.GROUP_NORM,
           backward_name="NativeGroupNormBackward0", infer=_group_norm_infer,
           cpu=kernels.group_norm_cpu, cuda=gpu.group_norm_cuda, vjp=_group_norm_vjp,
           saves=("input", "weight", "out1", "out2"), nondiff_outputs=(1, 2), autocast="float32")
@@ -354,7 +354,7 @@ def _batch_norm_parts(
 
 BATCH_NORM = register(
     OpDef("batch_norm", ("input", "weight", "bias", "running_mean", "running_var"),
-          **samples.BATCH_NORM, backward_name="NativeBatchNormBackward0",
+          batch="batch_norm", **samples.BATCH_NORM, backward_name="NativeBatchNormBackward0",
           infer=_batch_norm_infer, cpu=batch_kernels.batch_norm_cpu,
           cuda=gpu.batch_norm_cuda, vjp=_batch_norm_vjp,
           saves=("input", "weight", "out1", "out2"), nondiff_outputs=(1, 2, 3))

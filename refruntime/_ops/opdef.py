@@ -64,8 +64,15 @@ class OpDef:
         Whether the op draws from a generator.
     backward_name : str, optional
         The class name of its node; default ``NameBackward0``.
-    decomposition, jvp, batch, cost : callable, optional
-        For the compiler, forward mode, vmap and the cost model.
+    decomposition, cost : callable, optional
+        For the compiler and the cost model.
+    jvp : str or callable, optional
+        Forward mode: the name of a rule of `autograd.derivatives` (``linear``, ``bilinear``,
+        ``pointwise``, ``zero``), or ``jvp(op, primals, tangents, outputs, params)``; left out, the
+        vjp is transposed.
+    batch : str or callable, optional
+        vmap: the name of a rule of `autograd.batching`, or ``batch(case)``; left out, the
+        decomposition is batched, or the op runs once a sample.
     samples, error_samples : callable, optional
         The cases that the op-matrix test runs.
     reference : callable, optional
@@ -86,8 +93,8 @@ class OpDef:
     random: bool = False
     backward_name: str | None = None
     decomposition: Callable[..., Any] | None = None
-    jvp: Callable[..., Any] | None = None
-    batch: Callable[..., Any] | None = None
+    jvp: str | Callable[..., Any] | None = None
+    batch: str | Callable[..., Any] | None = None
     cost: Callable[..., Any] | None = None
     samples: Callable[[], Iterable[Sample]] | None = None
     error_samples: Callable[[], Iterable[ErrorSample]] | None = None

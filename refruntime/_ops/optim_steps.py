@@ -81,9 +81,7 @@ def _sgd_kernel(step: Kernel) -> Kernel:
     ) -> None:
         slope = contiguous_impl(grad)
         sources = (param,) if velocity is None else (param, velocity)
-        _updated(
-            out, sources, lambda p, v=None: step(p, slope, v, lr=lr, **params)
-        )
+        _updated(out, sources, lambda p, v=None: step(p, slope, v, lr=lr, **params))
 
     return kernel
 

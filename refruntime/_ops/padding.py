@@ -22,6 +22,7 @@ from refruntime.errors import ArgumentValueError, ShapeError
 
 Ints = tuple[int, ...]
 
+
 def _pad_infer(input: TensorMeta, *, amounts: Ints, value: float) -> TensorMeta:
     shape = tuple(
         size + amounts[2 * dim] + amounts[2 * dim + 1] for dim, size in enumerate(input.shape)
@@ -57,12 +58,16 @@ def _pad_kernel(out: TensorImpl, x: TensorImpl, *, amounts: Ints, value: float) 
         copy_into(_inner(out, amounts, 1), _inner(x, amounts, -1))
 
 
+def _pad_jvp(op: OpDef, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+    return call(op, tangents, {**params, "value": 0})
+
+
 def _pad_vjp(g: Any, n: Any) -> Any:
     return call(PAD, (g,), {"amounts": tuple(-a for a in n.amounts), "value": 0})
 
 
 PAD = register(
-    OpDef("constant_pad_nd", ("input",), **samples.PAD,
+    OpDef("constant_pad_nd", ("input",), jvp=_pad_jvp, batch="pad", **samples.PAD,
           infer=_pad_infer, cpu=_pad_kernel, cuda=_pad_kernel,
           vjp=_pad_vjp)
 )  # fmt: skip

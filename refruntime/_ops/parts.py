@@ -76,6 +76,8 @@ EMBED = register(
     OpDef(
         "_embed",
         ("input",),
+        jvp="linear",
+        batch="part",
         infer=_embed_infer,
         cpu=_embed_kernel,
         cuda=_embed_kernel,
@@ -130,6 +132,8 @@ REPLACE = register(
     OpDef(
         "_replace_part",
         ("input", "src"),
+        jvp="linear",
+        batch="part",
         infer=_replace_infer,
         cpu=_replace_kernel,
         cuda=_replace_kernel,
@@ -256,6 +260,8 @@ UNFOLD_BACKWARD = register(
     OpDef(
         "_unfold_backward",
         ("input",),
+        jvp="linear",
+        batch="unfold_backward",
         infer=_unfold_backward_infer,
         cpu=_unfold_backward,
         cuda=_unfold_backward,
@@ -296,6 +302,8 @@ UNFOLD = register(
     OpDef(
         "unfold",
         ("input",),
+        jvp="linear",
+        batch="view",
         view=_unfold_rule,
         run=one_view(_unfold_rule),
         vjp=_unfold_vjp,
@@ -361,6 +369,8 @@ AS_STRIDED_BACKWARD = register(
     OpDef(
         "_as_strided_backward",
         ("input",),
+        jvp="linear",
+        batch="as_strided_backward",
         infer=_strided_backward_infer,
         cpu=_strided_backward,
         vjp=lambda g, n: _as_strided_over(g, n),
@@ -383,10 +393,13 @@ def _strided_gradient(g: Any, shape: Any, size: Any, stride: Any, shift: int) ->
 
 def _as_strided_over(g: Any, n: Any) -> Any:
     """Read a gradient in the base's layout through the window: the derivative's derivative."""
-    laid_out = ops.empty_strided(
-        tuple(n.base.shape), n.base.strides, dtype=g.dtype, device=g.device
-    )
-    g = ops.copy_(laid_out, g)
+    if _layout.is_dense(n.base.shape, n.base.strides):
+        g = call(REGISTRY["copy"], (g,), {"strides": tuple(n.base.strides)})
+    else:
+        laid_out = ops.empty_strided(
+            tuple(n.base.shape), n.base.strides, dtype=g.dtype, device=g.device
+        )
+        g = ops.copy_(laid_out, g)
     return call(AS_STRIDED, (g,), {"size": n.size, "stride": n.stride, "shift": n.shift})
 
 
@@ -394,6 +407,8 @@ AS_STRIDED = register(
     OpDef(
         "as_strided",
         ("input",),
+        jvp="linear",
+        batch="view",
         view=_strided_rule,
         run=one_view(_strided_rule),
         vjp=lambda g, n: call(AS_STRIDED_BACKWARD, (g,), {"base": n.metas[0], **n.params}),

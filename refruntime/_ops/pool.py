@@ -85,7 +85,7 @@ def _max_pool_vjp(g: Any, n: Any) -> Any:
 
 
 MAX_POOL = register(
-    OpDef("max_pool2d", ("input",), **samples.MAX_POOL,
+    OpDef("max_pool2d", ("input",), batch="leading", **samples.MAX_POOL,
           infer=_max_pool_infer, cpu=kernels.max_pool_cpu,
           cuda=gpu.max_pool_cuda,
           vjp=_max_pool_vjp, saves=("out1",), nondiff_outputs=(1,),
@@ -107,7 +107,8 @@ def _add_at_vjp(h: Any, n: Any) -> tuple[Any, None]:
 
 
 ADD_AT = register(
-    OpDef("max_pool_backward", ("grad", "places"), infer=_add_at_infer,
+    OpDef("max_pool_backward", ("grad", "places"), jvp="linear", batch="max_pool_backward",
+          infer=_add_at_infer,
           cpu=kernels.max_pool_backward_cpu,
           cuda=gpu.max_pool_backward_cuda, vjp=_add_at_vjp, saves=("places",))
 )  # fmt: skip
@@ -337,8 +338,17 @@ def _im2col_vjp(g: Any, n: Any) -> Any:
 
 
 IM2COL = register(
-    OpDef("im2col", ("input",), **samples.IM2COL, infer=_im2col_infer, cpu=kernels.im2col_cpu,
-          cuda=gpu.im2col_cuda, vjp=_im2col_vjp)
+    OpDef(
+        "im2col",
+        ("input",),
+        jvp="linear",
+        batch="fold",
+        **samples.IM2COL,
+        infer=_im2col_infer,
+        cpu=kernels.im2col_cpu,
+        cuda=gpu.im2col_cuda,
+        vjp=_im2col_vjp,
+    )
 )
 
 
@@ -355,8 +365,17 @@ def _col2im_vjp(g: Any, n: Any) -> Any:
 
 
 COL2IM = register(
-    OpDef("col2im", ("input",), **samples.COL2IM, infer=_col2im_infer, cpu=kernels.col2im_cpu,
-          cuda=gpu.col2im_cuda, vjp=_col2im_vjp)
+    OpDef(
+        "col2im",
+        ("input",),
+        jvp="linear",
+        batch="fold",
+        **samples.COL2IM,
+        infer=_col2im_infer,
+        cpu=kernels.col2im_cpu,
+        cuda=gpu.col2im_cuda,
+        vjp=_col2im_vjp,
+    )
 )
 
 

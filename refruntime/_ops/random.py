@@ -17,7 +17,7 @@ from refruntime import _dtypes, random
 from refruntime._device import Device
 from refruntime._dispatch import call
 from refruntime._dtypes import DType
-from refruntime._impl import TensorImpl, TensorMeta, meta_of
+from refruntime._impl import TensorImpl, TensorMeta, meta_of, without_overlap
 from refruntime._layout import dense_strides
 from refruntime._ops.arguments import int_of, ints_of, spread_ints
 from refruntime._ops.creation import checked_sizes, device_of, finish
@@ -91,7 +91,15 @@ def _fresh(fill: Kernel) -> Kernel:
 def _creation(name: str, cpu: Kernel, cuda: Kernel) -> OpDef:
     """Register an op that makes a tensor of a given meta with a fill kernel."""
     return register(
-        OpDef(name, (), infer=_meta_param, cpu=_fresh(cpu), cuda=_fresh(cuda), random=True)
+        OpDef(
+            name,
+            (),
+            batch="random",
+            infer=_meta_param,
+            cpu=_fresh(cpu),
+            cuda=_fresh(cuda),
+            random=True,
+        )
     )
 
 
@@ -305,20 +313,19 @@ def _filling(name: str, node: str, cpu: Kernel, cuda: Kernel) -> OpDef:
     """Register an op that draws anew into the place of its operand."""
 
     def infer(input: TensorMeta, **_: Any) -> TensorMeta:
-        return input
+        return without_overlap(input)
 
     return register(
         OpDef(
-            name, ("input",), infer=infer, cpu=cpu, cuda=cuda, random=True, inplace=True,
+            name, ("input",), jvp="zero", batch="random",
+            infer=infer, cpu=cpu, cuda=cuda, random=True, inplace=True,
             vjp=lambda g, n: ops.zeros_like(g), backward_name=node,
         )
     )  # fmt: skip
 
 
 UNIFORM = _filling("uniform", "UniformBackward0", kernels.uniform_cpu, gpu.uniform_cuda)
-NORMAL_FILL = _filling(
-    "normal_fill", "NormalBackward0", kernels.normal_cpu, gpu.normal_cuda
-)
+NORMAL_FILL = _filling("normal_fill", "NormalBackward0", kernels.normal_cpu, gpu.normal_cuda)
 RANDOM = _filling("random", "RandomBackward0", kernels.integers_cpu, gpu.integers_cuda)
 EXPONENTIAL = _filling(
     "exponential", "ExponentialBackward0", kernels.exponential_cpu, gpu.exponential_cuda
@@ -327,9 +334,7 @@ LOG_NORMAL = _filling(
     "log_normal", "LogNormalBackward0", kernels.log_normal_cpu, gpu.log_normal_cuda
 )
 CAUCHY = _filling("cauchy", "CauchyBackward0", kernels.cauchy_cpu, gpu.cauchy_cuda)
-GEOMETRIC = _filling(
-    "geometric", "GeometricBackward0", kernels.geometric_cpu, gpu.geometric_cuda
-)
+GEOMETRIC = _filling("geometric", "GeometricBackward0", kernels.geometric_cpu, gpu.geometric_cuda)
 
 
 def _fill(op: OpDef, self: Any, generator: Any, words: int | None = None, **params: Any) -> Any:
@@ -355,8 +360,7 @@ def uniform_(self: Any, from_: float = 0.0, to: float = 1.0, *, generator: Any =
     if low > high:
         raise out_of_range(
             "uniform_",
-            "uniform_ expects to return a [from, to) range, but found "
-            f"from={low:g} > to={high:g}",
+            f"uniform_ expects to return a [from, to) range, but found from={low:g} > to={high:g}",
             f"[{low:g}, {high:g})",
         )
     return _fill(UNIFORM, self, generator, low=low, high=high)

@@ -34,6 +34,8 @@ FLIP = register(
     OpDef(
         "flip",
         ("input",),
+        jvp="linear",
+        batch="dims",
         infer=_same,
         cpu=rearrange.flip,
         cuda=rearrange.flip,
@@ -91,6 +93,8 @@ ROLL = register(
     OpDef(
         "roll",
         ("input",),
+        jvp="linear",
+        batch="roll",
         infer=_same,
         cpu=rearrange.roll,
         cuda=rearrange.roll,
@@ -160,6 +164,8 @@ REPEAT = register(
     OpDef(
         "repeat",
         ("input",),
+        jvp="linear",
+        batch="repeat",
         infer=_repeat_infer,
         cpu=rearrange.repeat,
         cuda=rearrange.repeat,
@@ -248,7 +254,8 @@ def _triangle_op(name: str) -> OpDef:
 
     return register(
         OpDef(
-            name, ("input",), infer=_matrix_infer, cpu=rearrange.triangle_cpu,
+            name, ("input",), jvp="linear", batch="leading",
+            infer=_matrix_infer, cpu=rearrange.triangle_cpu,
             cuda=rearrange.triangle_cuda, inplace=True, samples=samples,
             vjp=lambda g, n: getattr(ops, name)(g, n.diagonal),
             error_samples=lambda: [ErrorSample((T((3,)),), RuntimeError, "at least 2 dimensions")],

@@ -120,6 +120,7 @@ LSTM = register(
     OpDef(
         "lstm_gates",
         ("gates", "recurrent", "cell"),
+        batch="leading",
         infer=_lstm_infer,
         cpu=_lstm_kernel,
         cuda=_lstm_kernel,
@@ -213,6 +214,7 @@ GRU = register(
     OpDef(
         "gru_gates",
         ("gates", "recurrent", "hidden"),
+        batch="leading",
         infer=_gru_infer,
         cpu=_gru_kernel,
         cuda=_gru_kernel,

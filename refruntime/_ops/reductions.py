@@ -19,7 +19,9 @@ from refruntime._impl import TensorMeta, meta_of
 from refruntime._layout import reduce_shape, wrap_dims
 from refruntime._ops import samples_reduce as samples
 from refruntime._ops.opdef import OpDef, front, ops, register, require_tensor
+from refruntime._ops.reduction_plans import planned
 from refruntime.errors import DTypeError
+from refruntime.kernels import fold as folds
 from refruntime.kernels import reduce as kernels
 from refruntime.kernels import reduce_cuda as gpu
 
@@ -84,11 +86,14 @@ def _sum_infer(input: TensorMeta, *, dim: Dims, keepdim: bool, dtype: DType | No
 
 SUM = register(
     OpDef(
-        "sum", ("input",), **samples.SUM,
+        "sum", ("input",), jvp="linear", batch="reduction", **samples.SUM,
         infer=_sum_infer, cpu=kernels.sum_cpu, cuda=gpu.sum_cuda, vjp=spread,
         autocast="float32",
     )
 )  # fmt: skip
+
+
+SUM.run = planned(SUM, folds.SUM, lambda meta, dim: 1.0, _ALL_AS_IS)
 
 
 @front(SUM)
@@ -133,11 +138,19 @@ def _mean_vjp(g: Any, n: Any) -> Any:
 
 MEAN = register(
     OpDef(
-        "mean", ("input",), infer=lru_cache(maxsize=4096)(_average_infer), cpu=kernels.mean_cpu,
+        "mean", ("input",), jvp="linear", batch="reduction",
+        infer=lru_cache(maxsize=4096)(_average_infer), cpu=kernels.mean_cpu,
         cuda=gpu.mean_cuda,
         vjp=_mean_vjp, **samples.MEAN,
     )
 )  # fmt: skip
+
+
+def _mean_scale(meta: TensorMeta, dim: Dims) -> float:
+    return 1.0 / (count_of(meta, dim) or float("nan"))
+
+
+MEAN.run = planned(MEAN, folds.MEAN, _mean_scale, _ALL_AS_IS)
 
 
 @front(MEAN)
@@ -167,7 +180,8 @@ def _nansum_vjp(g: Any, n: Any) -> Any:
 
 NANSUM = register(
     OpDef(
-        "nansum", ("input",), infer=_sum_infer, cpu=kernels.nansum_cpu, cuda=gpu.nansum_cuda,
+        "nansum", ("input",), batch="reduction",
+        infer=_sum_infer, cpu=kernels.nansum_cpu, cuda=gpu.nansum_cuda,
         vjp=_nansum_vjp,
         saves=("input",), **samples.NANSUM,
     )
@@ -226,7 +240,8 @@ def _product_of_others(x: Any, dim: int) -> Any:
 
 PROD = register(
     OpDef(
-        "prod", ("input",), infer=_sum_infer, cpu=kernels.prod_cpu, cuda=gpu.prod_cuda,
+        "prod", ("input",), batch="product",
+        infer=_sum_infer, cpu=kernels.prod_cpu, cuda=gpu.prod_cuda,
         vjp=_prod_vjp,
         saves=("input", "out"), autocast="float32", **samples.PROD,
     )
@@ -254,12 +269,26 @@ def _test_infer(input: TensorMeta, *, dim: Dims, keepdim: bool) -> TensorMeta:
 
 
 ANY = register(
-    OpDef("any", ("input",), **samples.ANY,
-          infer=_test_infer, cpu=kernels.any_cpu, cuda=gpu.any_cuda)
+    OpDef(
+        "any",
+        ("input",),
+        batch="reduction",
+        **samples.ANY,
+        infer=_test_infer,
+        cpu=kernels.any_cpu,
+        cuda=gpu.any_cuda,
+    )
 )
 ALL = register(
-    OpDef("all", ("input",), **samples.ALL,
-          infer=_test_infer, cpu=kernels.all_cpu, cuda=gpu.all_cuda)
+    OpDef(
+        "all",
+        ("input",),
+        batch="reduction",
+        **samples.ALL,
+        infer=_test_infer,
+        cpu=kernels.all_cpu,
+        cuda=gpu.all_cuda,
+    )
 )
 
 
@@ -284,7 +313,7 @@ def _count_infer(input: TensorMeta, *, dim: Dims, keepdim: bool) -> TensorMeta:
 
 
 COUNT_NONZERO = register(
-    OpDef("count_nonzero", ("input",), **samples.COUNT_NONZERO,
+    OpDef("count_nonzero", ("input",), batch="reduction", **samples.COUNT_NONZERO,
           infer=_count_infer, cpu=kernels.count_nonzero_cpu,
           cuda=gpu.count_nonzero_cuda)
 )  # fmt: skip

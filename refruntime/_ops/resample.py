@@ -48,7 +48,8 @@ def _samples() -> list[Sample]:
 
 
 RESAMPLE = register(
-    OpDef("resample", ("input",), samples=_samples, reference=samples_nn.resample,
+    OpDef("resample", ("input",), jvp="linear", batch="leading",
+          samples=_samples, reference=samples_nn.resample,
           infer=_resample_infer, cpu=kernels.resample_cpu,
           cuda=resample_cuda,
           vjp=_resample_vjp)
@@ -211,9 +212,7 @@ def interpolate(
     return resample(input, taps)
 
 
-def _taps_of(
-    mode: str, size: int, count: int, step: float, align: bool, antialias: bool
-) -> Taps:
+def _taps_of(mode: str, size: int, count: int, step: float, align: bool, antialias: bool) -> Taps:
     if mode.startswith("nearest"):
         return _nearest_taps(size, count, step, mode == "nearest-exact")
     if antialias:

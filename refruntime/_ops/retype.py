@@ -81,6 +81,7 @@ VIEW_DTYPE = register(
     OpDef(
         "view_dtype",
         ("input",),
+        batch="leading",
         infer=_view_dtype_infer,
         run=_run_retyped,
         samples=lambda: [
@@ -140,6 +141,8 @@ VIEW_AS_REAL = register(
     OpDef(
         "view_as_real",
         ("input",),
+        jvp="linear",
+        batch="leading",
         **inner.VIEW_AS_REAL,
         infer=_real_infer,
         run=_run_retyped,
@@ -151,6 +154,8 @@ VIEW_AS_COMPLEX = register(
     OpDef(
         "view_as_complex",
         ("input",),
+        jvp="linear",
+        batch="leading",
         infer=_complex_infer,
         run=_run_retyped,
         vjp=lambda g, n: ops.view_as_real(g),
@@ -217,6 +222,8 @@ CONJ = register(
     OpDef(
         "conj",
         ("input",),
+        jvp="linear",
+        batch="leading",
         infer=lambda input: meta_of(tuple(input.shape), input.dtype, input.device),
         cpu=complexmath.conj,
         cuda=complexmath.conj,

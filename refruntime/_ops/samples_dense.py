@@ -79,6 +79,8 @@ TRIANGULAR: dict[str, Any] = {
     ],
     "reference": _triangular,
 }  # fmt: skip
+
+
 def _gram(a: Any) -> Any:
     return ops.matmul(a, ops.transpose(a, -2, -1))
 
@@ -109,6 +111,8 @@ QR: dict[str, Any] = {
     "error_samples": lambda: [ErrorSample((T((3,)),), RuntimeError, "must be batches of")],
     "reference": lambda x: list(np.linalg.qr(x)),
 }  # fmt: skip
+
+
 def _svd_sizes(a: Any) -> Any:
     u, s, vh = ops.linalg_svd(a, False)
     return ops.abs(u), s, ops.abs(vh)

@@ -13,7 +13,7 @@ from typing import Any
 from refruntime import _dtypes
 from refruntime._dispatch import call
 from refruntime._dtypes import DType
-from refruntime._impl import TensorImpl, TensorMeta, meta_of
+from refruntime._impl import TensorImpl, TensorMeta, meta_of, without_overlap
 from refruntime._layout import broadcast_shapes
 from refruntime._ops.opdef import Inplace, OpDef, front, ops, register, require_tensor
 from refruntime._ops.random import (
@@ -34,7 +34,7 @@ def _same(input: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
 
 
 def _itself(input: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
-    return input
+    return without_overlap(input)
 
 
 def _no_gradient(g: Any, n: Any) -> Any:
@@ -45,16 +45,19 @@ def _no_gradient(g: Any, n: Any) -> Any:
 # Bernoulli
 
 BERNOULLI = register(
-    OpDef("bernoulli", ("input",), infer=_same, cpu=kernels.bernoulli_of_cpu,
+    OpDef("bernoulli", ("input",), jvp="zero", batch="random",
+          infer=_same, cpu=kernels.bernoulli_of_cpu,
           cuda=gpu.bernoulli_of_cuda, vjp=lambda g, n: ops.zeros_like(g), random=True)
 )  # fmt: skip
 BERNOULLI_FILL = register(
-    OpDef("bernoulli_fill", ("input",), infer=_itself, cpu=kernels.bernoulli_cpu,
+    OpDef("bernoulli_fill", ("input",), jvp="zero", batch="random",
+          infer=_itself, cpu=kernels.bernoulli_cpu,
           cuda=gpu.bernoulli_cuda, vjp=lambda g, n: ops.zeros_like(g), inplace=True,
           random=True, backward_name="BernoulliBackward0")
 )  # fmt: skip
 BERNOULLI_FILL_OF = register(
-    OpDef("bernoulli_fill_of", ("input", "p"), infer=_itself, cpu=kernels.bernoulli_of_cpu,
+    OpDef("bernoulli_fill_of", ("input", "p"), jvp="zero", batch="random",
+          infer=_itself, cpu=kernels.bernoulli_of_cpu,
           cuda=gpu.bernoulli_of_cuda, vjp=_no_gradient, inplace=True, random=True,
           backward_name="BernoulliBackward1")
 )  # fmt: skip
@@ -153,7 +156,7 @@ def _categories_infer(cdf: TensorMeta, *, samples: int, **_: Any) -> TensorMeta:
 
 
 SAMPLE_CATEGORIES = register(
-    OpDef("sample_categories", ("cdf",), infer=_categories_infer,
+    OpDef("sample_categories", ("cdf",), batch="random_each", infer=_categories_infer,
           cpu=sampling.sample_categories_cpu, cuda=gpu.sample_categories_cuda, random=True)
 )  # fmt: skip
 
@@ -233,7 +236,8 @@ def _poisson_cpu(out: TensorImpl, rate: TensorImpl, *, seed: int, offset: int) -
 
 
 POISSON = register(
-    OpDef("poisson", ("input",), infer=_same, cpu=_poisson_cpu, cuda=gpu.poisson_cuda,
+    OpDef("poisson", ("input",), jvp="zero", batch="random",
+          infer=_same, cpu=_poisson_cpu, cuda=gpu.poisson_cuda,
           vjp=lambda g, n: ops.zeros_like(g), random=True)
 )  # fmt: skip
 
@@ -246,5 +250,3 @@ def poisson(input: Any, generator: Any = None) -> Any:
     # Four words an element: each has a block of its own in every stream.
     stream = draw("poisson", generator, input.meta.device, input.meta.numel, 4)
     return call(POISSON, (input,), stream)
-
-

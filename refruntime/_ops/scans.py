@@ -81,6 +81,8 @@ CUMSUM = register(
     OpDef(
         "cumsum",
         ("input",),
+        jvp="linear",
+        batch="along",
         infer=_running_infer,
         cpu=scan.running_cpu,
         cuda=scan.running_cuda,
@@ -97,6 +99,7 @@ CUMPROD = register(
     OpDef(
         "cumprod",
         ("input",),
+        batch="along",
         infer=_running_infer,
         cpu=scan.running_cpu,
         cuda=scan.running_cuda,
@@ -152,9 +155,7 @@ def _log_infer(input: TensorMeta, *, dim: int) -> TensorMeta:
 def _log_vjp(g: Any, n: Any) -> Any:
     """Sum ``g exp(x - out)`` from the end, in logarithms, for either sign of `g` apart."""
     parts = []
-    for sign in (1, -1):
-        size = ops.clamp(ops.mul(g, sign), min=0)
-        logs = ops.masked_fill(ops.log(size), ops.eq(size, 0), -math.inf)
+    for logs in _log_sizes(g):
         later = ops.flip(ops.sub(logs, n.out), (n.dim,)) if g.dim() else ops.sub(logs, n.out)
         total = ops.logcumsumexp(later, n.dim)
         total = ops.flip(total, (n.dim,)) if g.dim() else total
@@ -162,10 +163,24 @@ def _log_vjp(g: Any, n: Any) -> Any:
     return ops.sub(*parts)
 
 
+def _log_sizes(values: Any) -> list[Any]:
+    """Return the logarithms of the positive and of the negative numbers (-inf for the others)."""
+    sizes = [ops.clamp(ops.mul(values, sign), min=0) for sign in (1, -1)]
+    return [ops.masked_fill(ops.log(size), ops.eq(size, 0), -math.inf) for size in sizes]
+
+
+def _log_jvp(op: OpDef, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+    """Sum ``t exp(x - out)`` up to each place, in logarithms, for either sign of `t` apart."""
+    totals = [call(op, (ops.add(logs, primals[0]),), params) for logs in _log_sizes(tangents[0])]
+    return ops.sub(*[ops.exp(ops.sub(total, out)) for total in totals])
+
+
 LOGCUMSUMEXP = register(
     OpDef(
         "logcumsumexp",
         ("input",),
+        jvp=_log_jvp,
+        batch="along",
         infer=_log_infer,
         cpu=scan.log_running_cpu,
         cuda=scan.log_running_cuda,
@@ -221,7 +236,8 @@ def _extreme_op(name: str) -> OpDef:
     accumulate = np.maximum if name == "cummax" else np.minimum
     return register(
         OpDef(
-            name, ("input",), infer=_extreme_infer, cpu=scan.extreme_cpu, cuda=scan.extreme_cuda,
+            name, ("input",), batch="along",
+            infer=_extreme_infer, cpu=scan.extreme_cpu, cuda=scan.extreme_cuda,
             vjp=_extreme_vjp, saves=("out1",), nondiff_outputs=(1,),
             samples=lambda: [
                 Sample((T((5,)), 0)),

@@ -331,6 +331,8 @@ EMBEDDING = register(
     OpDef(
         "embedding",
         ("weight", "indices"),
+        jvp="linear",
+        batch="embedding",
         infer=_embedding_infer,
         cpu=_embedding_kernel,
         cuda=_embedding_kernel,
@@ -391,6 +393,8 @@ EMBEDDING_BACKWARD = register(
     OpDef(
         "_embedding_backward",
         ("grad", "indices"),
+        jvp="linear",
+        batch="embedding_backward",
         infer=_embedding_backward_infer,
         cpu=_embedding_backward_cpu,
         cuda=embedding_backward_cuda,

@@ -50,24 +50,37 @@ def _log_softmax_parts(g: Any, y: Any, *, dim: int) -> Any:
     return ops.sub(g, ops.mul(ops.exp(y), ops.sum(g, dim, keepdim=True)))
 
 
+def _softmax_jvp(op: OpDef, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+    # The Jacobian is symmetric.
+    return call(SOFTMAX_BACKWARD, (ops.to(tangents[0], out.dtype), out), {"dim": params["dim"]})
+
+
+def _log_softmax_jvp(
+    op: OpDef, primals: Any, tangents: Any, out: Any, params: dict[str, Any]
+) -> Any:
+    moved = ops.to(tangents[0], out.dtype)
+    return ops.sub(moved, ops.sum(ops.mul(moved, ops.exp(out)), params["dim"], keepdim=True))
+
+
 SOFTMAX_BACKWARD = register(
-    OpDef("softmax_backward", ("grad", "result"), infer=_backward_infer,
+    OpDef("softmax_backward", ("grad", "result"), batch="along", infer=_backward_infer,
           cpu=kernels.softmax_backward_cpu, cuda=kernels.softmax_backward_cuda,
           decomposition=_softmax_parts)
 )  # fmt: skip
 LOG_SOFTMAX_BACKWARD = register(
-    OpDef("log_softmax_backward", ("grad", "result"), infer=_backward_infer,
+    OpDef("log_softmax_backward", ("grad", "result"), batch="along", infer=_backward_infer,
           cpu=kernels.log_softmax_backward_cpu, cuda=kernels.log_softmax_backward_cuda,
           decomposition=_log_softmax_parts)
 )  # fmt: skip
 
 SOFTMAX = register(
-    OpDef("softmax", ("input",), **samples.SOFTMAX, infer=_rule("softmax"), cpu=kernels.softmax_cpu,
+    OpDef("softmax", ("input",), jvp=_softmax_jvp, batch="along", **samples.SOFTMAX,
+          infer=_rule("softmax"), cpu=kernels.softmax_cpu,
           cuda=kernels.softmax_cuda, saves=("out",),
           vjp=lambda g, n: call(SOFTMAX_BACKWARD, (g, n.out), {"dim": n.dim}), autocast="float32")
 )  # fmt: skip
 LOG_SOFTMAX = register(
-    OpDef("log_softmax", ("input",), **samples.LOG_SOFTMAX,
+    OpDef("log_softmax", ("input",), jvp=_log_softmax_jvp, batch="along", **samples.LOG_SOFTMAX,
           infer=_rule("log_softmax"), cpu=kernels.log_softmax_cpu,
           cuda=kernels.log_softmax_cuda,
           saves=("out",), autocast="float32",

@@ -37,6 +37,10 @@ def _back_to_places(g: Any, n: Any) -> Any:
     return ops.scatter_add(zeros, n.dim, n.out1, g[0])
 
 
+def _picked_jvp(op: OpDef, primals: Any, tangents: Any, out: Any, params: Any) -> Any:
+    return ops.gather(tangents[0], params["dim"], out[1]), None
+
+
 # ---------------------------------------------------------------------------------------------
 # sort
 
@@ -55,6 +59,8 @@ SORT = register(
     OpDef(
         "sort",
         ("input",),
+        jvp=_picked_jvp,
+        batch="along",
         infer=lambda m, *, dim, descending: _at_dim(m, dim, _length(m, dim)),
         cpu=_sort_cpu,
         cuda=sorts.sort_cuda,
@@ -130,6 +136,8 @@ TOPK = register(
     OpDef(
         "topk",
         ("input",),
+        jvp=_picked_jvp,
+        batch="along",
         infer=_topk_infer,
         cpu=_topk_cpu,
         cuda=sorts.topk_cuda,
@@ -338,6 +346,7 @@ SEARCHSORTED = register(
     OpDef(
         "searchsorted",
         ("sorted_sequence", "values"),
+        batch="searchsorted",
         infer=_search_infer,
         cpu=_search_cpu,
         samples=lambda: [

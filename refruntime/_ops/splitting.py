@@ -74,6 +74,8 @@ UNBIND = register(
     OpDef(
         "unbind",
         ("input",),
+        jvp="linear",
+        batch="view",
         infer=_infer_pieces(_unbind_rule),
         view=_unbind_rule,
         run=several_views(_unbind_rule),
@@ -135,6 +137,8 @@ SPLIT = register(
     OpDef(
         "split_with_sizes",
         ("input",),
+        jvp="linear",
+        batch="view",
         infer=_infer_pieces(_split_rule),
         view=_split_rule,
         run=several_views(_split_rule),

@@ -182,7 +182,8 @@ def _mode_reference(x: Any, dim: int) -> list[Any]:
 
 
 MODE = register(
-    OpDef("mode", ("input",), infer=_mode_infer, cpu=_mode_kernel, vjp=_mode_vjp, saves=("out1",),
+    OpDef("mode", ("input",), batch="along",
+          infer=_mode_infer, cpu=_mode_kernel, vjp=_mode_vjp, saves=("out1",),
           nondiff_outputs=(1,), reference=_mode_reference,
           samples=lambda: [
               Sample((T((5,), values=[1.0, 2.0, 2.0, 3.0, 1.0], grad=False), 0), grad=False,

@@ -103,6 +103,8 @@ def _metadata_form(name: str, function: Callable[..., Any]) -> None:
     def inplace(self: Any, *args: Any, **kwargs: Any) -> Any:
         require_tensor(name, self)
         shown = function(self, *args, **kwargs)
+        if hasattr(self, "take_on"):  # it stands for others inside a function transform
+            return self.take_on(shown)
         leaf = self.autograd is not None and self.autograd.grad_fn is None
         if leaf and shown.autograd is not None:
             raise AutogradError(

@@ -37,7 +37,18 @@ from refruntime.errors import ShapeError
 
 
 def _view_op(name: str, rule: Callable[..., View], vjp: Callable[..., Any], **fields: Any) -> OpDef:
-    return register(OpDef(name, ("input",), view=rule, run=one_view(rule), vjp=vjp, **fields))
+    return register(
+        OpDef(
+            name,
+            ("input",),
+            view=rule,
+            run=one_view(rule),
+            vjp=vjp,
+            jvp="linear",
+            batch="view",
+            **fields,
+        )
+    )
 
 
 def _view_rule(meta: TensorMeta, *, shape: tuple[int, ...]) -> View:

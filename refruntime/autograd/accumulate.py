@@ -10,10 +10,13 @@ Invariants
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
+from typing import Any
 
-from refruntime._impl import TensorImpl, TensorMeta, detached
-from refruntime._ops.opdef import ops
+from refruntime._impl import TensorImpl, TensorMeta, plain_types
+from refruntime._ops.opdef import REGISTRY, ops
 from refruntime.alloc.categories import GRADIENT
 from refruntime.autograd.modes import state
 from refruntime.errors import ShapeError
@@ -52,47 +55,87 @@ def sum_to_shape(gradient: TensorImpl, shape: tuple[int, ...], name: str) -> Ten
     return ops.view(gradient, shape) if extra else gradient
 
 
-def accumulate(leaf: TensorImpl, gradient: TensorImpl) -> None:
-    """Add `gradient` to the gradient of a leaf."""
+def accumulate(leaf: TensorImpl, held: list[Any]) -> None:
+    """Add the gradient that `held` holds, and nobody else knows of, to the gradient of a leaf."""
     meta = leaf.autograd
     assert meta is not None
-    if meta.grad is None:
-        meta.grad = _own(gradient)
-        meta.grad.storage.tag(GRADIENT)
-    elif state.grad:
-        meta.grad = ops.add(meta.grad, gradient)
-    else:
-        ops.add_(meta.grad, gradient)
+    lock = _locks[(id(leaf) >> 4) % _LOCKS]
+    lock.acquire()
+    try:
+        if meta.grad is None:
+            gradient = held[0]
+            if not (
+                gradient.base is None
+                and gradient.meta.contiguous
+                and gradient.autograd is None
+                and sys.getrefcount(gradient) <= LONE_OBJECT
+                and sys.getrefcount(gradient.storage) <= LONE_STORAGE
+            ):
+                gradient = ops.clone(gradient)
+            meta.grad = gradient
+            if gradient.storage.category != GRADIENT:
+                gradient.storage.tag(GRADIENT)
+        elif state.grad:
+            meta.grad = ops.add(meta.grad, held.pop())
+        else:
+            add_in_place(meta.grad, held.pop())
+    finally:
+        lock.release()
     if meta.post_accumulate_hooks:
         for hook in list(meta.post_accumulate_hooks.values()):
             hook(leaf)
 
 
-def _own(gradient: TensorImpl) -> TensorImpl:
-    if state.grad:
-        return ops.clone(gradient)  # type: ignore[no-any-return]
-    if gradient.meta.contiguous and is_unshared(gradient):
-        return detached(gradient)
-    return ops.clone(gradient)  # type: ignore[no-any-return]
+def add_to_buffer(buffer: list[Any], number: int, held: list[Any]) -> None:
+    """Sum the gradient in `held`, which is emptied, with the one at a place of `buffer`."""
+    if buffer[number] is None:
+        buffer[number] = held.pop()
+    elif state.grad or type(held[0]) not in plain_types or not is_unshared(buffer, number):
+        buffer[number] = ops.add(buffer[number], held.pop())
+    else:
+        add_in_place(buffer[number], held.pop())
 
 
-# References to a storage that only one tensor knows: its slots `storage` and `counter`, and the
-# argument of getrefcount.
-_LONE_STORAGE = 3
+def add_in_place(total: TensorImpl, gradient: TensorImpl) -> None:
+    """Add `gradient` to `total`, which has no history."""
+    if total.meta is gradient.meta and total.storage is not gradient.storage:
+        REGISTRY["add"].kernel(total.meta.device.type)(total, total, gradient)  # type: ignore[misc]
+        total.counter.version += 1
+    else:
+        ops.add_(total, gradient)
 
 
-# References to a gradient on its way through the engine into `is_unshared`. The number depends on
-# the interpreter, so the first gradient, which `calibrate` sends through, sets it.
-_lone_tensor: int | None = None
+# Calls on several threads may meet at one leaf. A lock for each would have to be made anew in the
+# child of a fork, so a few locks serve all leaves.
+_LOCKS = 64
+_locks = [threading.RLock() for _ in range(_LOCKS)]
 
 
-def is_unshared(gradient: TensorImpl) -> bool:
-    """Whether no other tensor has this memory, and only the running backward has this tensor."""
-    global _lone_tensor
-    if _lone_tensor is None:
-        _lone_tensor = sys.getrefcount(gradient)
+def _renew_locks() -> None:
+    _locks[:] = [threading.RLock() for _ in range(_LOCKS)]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
+
+
+def _references(held: list[Any]) -> int:
+    value = held[0]
+    return sys.getrefcount(value)
+
+
+# What `getrefcount` says of an object that one container and one local variable hold: interpreters
+# count the argument itself, or do not. And of a storage that one tensor alone knows: its slots
+# `storage` and `counter`, and the value of the expression that read it.
+LONE_OBJECT = _references([object()])
+LONE_STORAGE = 3
+
+
+def is_unshared(held: list[Any], number: int) -> bool:
+    """Whether only `held` has this gradient, and no other tensor its memory."""
+    gradient = held[number]
     return (
         gradient.base is None
-        and sys.getrefcount(gradient) <= _lone_tensor
-        and sys.getrefcount(gradient.storage) <= _LONE_STORAGE
+        and sys.getrefcount(gradient) <= LONE_OBJECT
+        and sys.getrefcount(gradient.storage) <= LONE_STORAGE
     )

@@ -11,10 +11,15 @@ Invariants
 * Writing into a view rewrites the base: the base's history becomes `CopySlices` (the gradient of
   the written part goes through the op, the rest goes on to the old history), and every other view
   of that base rebuilds its history from the base when it is next used.
+* A base without history does not know its views. When a write gives it its first history, they are
+  found among the objects that the garbage collector tracks, which happens once for a base.
 """
 
 from __future__ import annotations
 
+import gc
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 from refruntime import _dispatch
@@ -53,8 +58,37 @@ def check_writable(name: str, target: TensorImpl) -> None:
     if requires_grad(target) and target.autograd.grad_fn is None:  # type: ignore[union-attr]
         raise _leaf_error(name, "a leaf Variable")
     base = target.base
-    if base is not None and requires_grad(base) and base.autograd.grad_fn is None:  # type: ignore[union-attr]
+    if base is None or not requires_grad(base):
+        return
+    if base.autograd.grad_fn is None:  # type: ignore[union-attr]
         raise _leaf_error(name, "a view of a leaf Variable")
+    if target.autograd is None:
+        raise AutogradError(
+            name,
+            what="A view was created in no_grad mode and is being modified inplace with grad mode "
+            "enabled",
+            expected="the view and the write both inside no_grad, or both outside",
+            got="a view without history of a tensor that has one",
+            remedy="take the view again, in the mode of the write",
+        )
+    _check_single_view(name, target)
+
+
+def _check_single_view(name: str, target: TensorImpl) -> None:
+    """Raise if `target` is, or is a view of, one of several views that one op made."""
+    meta = target.autograd
+    node, number = (None, 0) if meta is None else (meta.grad_fn, meta.output_nr)
+    while isinstance(node, OpNode) and node.op.view is not None:
+        if len(node.output_metas) > 1:
+            raise AutogradError(
+                name,
+                what=f"Output {number} of {node.name()} is a view and is being modified inplace. "
+                "This view is the output of a function that returns multiple views. Such "
+                "functions do not allow the output views to be modified inplace",
+                expected="a view that an op of its own made", got=f"an output of {node.name()}",
+                remedy="use the out-of-place operation, or take the view by indexing",
+            )  # fmt: skip
+        node, number = node.next_functions[0]
 
 
 def _leaf_error(name: str, what: str) -> AutogradError:
@@ -69,28 +103,48 @@ def _leaf_error(name: str, what: str) -> AutogradError:
 
 def _kept_operands(op: OpDef, target: TensorImpl, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the operands with the old value of `target` copied if the node must save it."""
-    if op.inputs[0] not in op.saves:
+    readers = [r for kind, index, r in node_class(op).save_plan if kind == "in" and index == 0]
+    if not any(reader is None or requires_grad(inputs[reader]) for reader in readers):
         return inputs
     with_history = ops.clone(target)
     return tuple(with_history if value is target else value for value in inputs)
 
 
 def _set_history(target: TensorImpl, node: OpNode) -> None:
-    base = target.base
-    if base is None:
+    base = target if target.base is None else target.base
+    first = not requires_grad(base)
+    if base is target:
         _replace_history(target, node, 0)
+    else:
+        _replace_history(base, CopySlices(base, target, node), 0)
+        refresh_view(target)
+    if first:
+        _refresh_other_views(base, target)
+
+
+# References to a storage that one tensor, and one view of it, know: the slots `storage` and
+# `counter` of both, and the argument of getrefcount.
+_TENSOR_AND_VIEW = 5
+
+
+def _refresh_other_views(base: TensorImpl, target: TensorImpl) -> None:
+    """Give the views that were taken from `base` before it had a history theirs."""
+    lone = _TENSOR_AND_VIEW if target is not base else _TENSOR_AND_VIEW - 2
+    if sys.getrefcount(base.storage) <= lone:
         return
-    copy = CopySlices(base, target, node)
-    _replace_history(base, copy, 0)
-    refresh_view(target)
+    for view in gc.get_referrers(base):
+        if isinstance(view, TensorImpl) and view.base is base and view is not target:
+            refresh_view(view)
 
 
 def _replace_history(tensor: TensorImpl, node: Node, output_nr: int) -> None:
     old = tensor.autograd
-    fresh = AutogradMeta(True, node, output_nr)
-    fresh.view_version = tensor.counter.version
-    if old is not None:
-        fresh.retains_grad = old.retains_grad
+    fresh = AutogradMeta(True, node, output_nr, tensor.counter.version)
+    if old is not None and old.retains_grad:
+        # What is kept is the gradient of the value that the tensor has now.
+        old.grad_fn.retained_outputs.pop(old.output_nr, None)
+        fresh.retains_grad = True
+        node.retain_output(output_nr, tensor)
     tensor.autograd = fresh
 
 
@@ -150,13 +204,15 @@ class AsStridedBackward0(Node):
 
     __slots__ = ("_base_meta", "_view")
 
+    pure = True
+
     def __init__(self, base: TensorImpl, view: TensorImpl) -> None:
         super().__init__((gradient_edge(base),))
         self.output_metas = (view.meta,)
         self._base_meta = base.meta
         self._view = _dense_geometry(base.meta, view, _geometry(base, view)[2])
 
-    def apply(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+    def apply(self, grads: Sequence[Any]) -> Sequence[Any]:
         """Return the gradients of the operands from those of the outputs."""
         if grads[0] is None:
             return (None,)
@@ -170,6 +226,8 @@ class CopySlices(Node):
 
     __slots__ = ("_base_meta", "_view", "inner")
 
+    pure = True
+
     def __init__(self, base: TensorImpl, view: TensorImpl, inner: OpNode) -> None:
         edges: list[Edge] = [gradient_edge_before(base)]
         edges.extend(inner.next_functions[1:])
@@ -179,7 +237,7 @@ class CopySlices(Node):
         self._view = _dense_geometry(base.meta, view, _geometry(base, view)[2])
         self.inner = inner
 
-    def apply(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+    def apply(self, grads: Sequence[Any]) -> Sequence[Any]:
         """Return the gradients of the operands from those of the outputs."""
         gradient = grads[0]
         if gradient is None:

@@ -128,6 +128,16 @@ def set_num_threads(count: int) -> None:
     config.num_threads = count
 
 
+# Threads that run kernels side by side, and divide the threads of large kernels among themselves.
+_sharers = 1
+
+
+def divide_threads(sharers: int) -> None:
+    """Let each of `sharers` threads that run kernels at once use its share of the threads."""
+    global _sharers
+    _sharers = max(1, sharers)
+
+
 def parallel_for(kernel: Kernel, total: int, grain: int, *args: Any) -> int:
     """Run ``kernel(*args, start, stop)`` over ``[0, total)`` and return the largest status.
 
@@ -149,6 +159,9 @@ def parallel_for(kernel: Kernel, total: int, grain: int, *args: Any) -> int:
 
 
 def _share(kernel: Kernel, total: int, grain: int, args: tuple[Any, ...], threads: int) -> int:
+    threads //= _sharers
+    if threads <= 1:
+        return kernel(*args, 0, total) or 0
     pieces = min(-(-total // max(grain, 1)), threads * _CHUNKS_PER_THREAD)
     chunk = -(-total // pieces)
     if chunk > _CHUNK_ALIGNMENT:

@@ -8,12 +8,14 @@ Invariants
 ----------
 * A bound launch takes tensors whose metas are the ones it was bound to; it reads only addresses
   and numbers, so that it costs little more than the loop.
+* A launch of the small, `_direct`, is generated for the kinds of its operands, once.
 * Numbers in operand places come first among the immediates, then the keyword parameters, in order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -116,13 +118,15 @@ class _Bound:
 
     def best(self) -> Launch:
         """Return the launch without any work that this combination does not need."""
-        if self.table is not None or self.total > config.parallel_grain or self.scalars:
+        if self.total > config.parallel_grain:
             return self.launch
-        if self.tensors == [0, 1] and not self.numbers:
-            return self._two_tensors()
-        if self.tensors == [0] and not self.numbers:
-            return self._one_tensor()
-        return self.launch
+        self.kernel.compile()
+        roles = ["t" if i in self.tensors else "n" for i in range(len(self.tensors + self.numbers))]
+        make = _direct("".join(roles), tuple(self.casts), tuple(self.scalars), bool(self.leading))
+        address = self.leading[0] if self.leading else 0
+        launch: Launch = make(self.kernel.entry, address, self.total, self.name)
+        launch.table = self.table  # type: ignore[attr-defined]  # the address lives as long as it
+        return launch
 
     def launch(self, out: TensorImpl, inputs: tuple[Any, ...], params: dict[str, Any]) -> None:
         """Run the kernel, on several threads if the range is long."""
@@ -137,37 +141,41 @@ class _Bound:
         if status:
             raise_status(self.name, status)
 
-    def _two_tensors(self) -> Launch:
-        self.kernel.compile()
-        entry, total, name = self.kernel.entry, self.total, self.name
 
-        def launch(out: TensorImpl, inputs: tuple[Any, ...], params: dict[str, Any]) -> None:
-            first, second = inputs
-            status = entry(
-                out.storage.ptr + out.byte_offset,
-                first.storage.ptr + first.byte_offset,
-                second.storage.ptr + second.byte_offset,
-                0,
-                total,
-            )
-            if status:
-                raise_status(name, status)
+@cache
+def _direct(roles: str, casts: tuple[type, ...], scalars: tuple[str, ...], table: bool) -> Any:
+    """Return a maker of launches on one thread that pass their arguments without any list.
 
-        return launch
-
-    def _one_tensor(self) -> Launch:
-        self.kernel.compile()
-        entry, total, name = self.kernel.entry, self.total, self.name
-
-        def launch(out: TensorImpl, inputs: tuple[Any, ...], params: dict[str, Any]) -> None:
-            (first,) = inputs
-            status = entry(
-                out.storage.ptr + out.byte_offset, first.storage.ptr + first.byte_offset, 0, total
-            )
-            if status:
-                raise_status(name, status)
-
-        return launch
+    Parameters
+    ----------
+    roles : str
+        For each operand ``t`` (tensor) or ``n`` (number).
+    casts : tuple of type
+        For each number, then each keyword parameter, the type that the kernel takes.
+    scalars : tuple of str
+        The keyword parameters.
+    table : bool
+        Whether the kernel reads a stride table.
+    """
+    names = [f"x{i}" for i in range(len(roles))]
+    tensors = [name for name, role in zip(names, roles, strict=True) if role == "t"]
+    numbers = [name for name, role in zip(names, roles, strict=True) if role == "n"]
+    numbers += [f"params[{name!r}]" for name in scalars]
+    arguments = ["table"] if table else []
+    arguments += [f"{name}.storage.ptr + {name}.byte_offset" for name in ("out", *tensors)]
+    arguments += [f"{cast.__name__}({v})" for cast, v in zip(casts, numbers, strict=True)]
+    source = f"""
+def make(entry, table, total, name):
+    def launch(out, inputs, params):
+        {", ".join(names)}, = inputs
+        status = entry({", ".join(arguments)}, 0, total)
+        if status:
+            raise_status(name, status)
+    return launch
+"""
+    namespace: dict[str, Any] = {"raise_status": raise_status}
+    exec(source, namespace)
+    return namespace["make"]
 
 
 def bind_cuda(

@@ -160,6 +160,40 @@ def reduce_cpu(
     )
 
 
+def bind_reduce(
+    fold: Fold, out: TensorMeta, x: TensorMeta, dim: Dims, parameter: float
+) -> Callable[[TensorImpl, TensorImpl], Any] | None:
+    """Return a launch of `reduce_cpu` for one pair of metas; None if they need more than one loop.
+
+    Parameters
+    ----------
+    fold, dim, parameter
+        As in `reduce_cpu`.
+    out, x : TensorMeta
+        The metas of the result (contiguous) and of the operand.
+    """
+    plan = _plan_of(x, dim)
+    if plan is None or plan.splits > 1 or plan.units > plan.grain:
+        return None
+    if out.dtype.is_complex or x.dtype.is_complex or not out.dtype.is_floating_point:
+        return None
+    if x.dtype.is_floating_point != out.dtype.is_floating_point:
+        return None
+    kernels = fold_kernels(fold, x.dtype, out.dtype)
+    loop = kernels.columns if plan.columns else kernels.rows
+    loop.compile()
+    entry, units, table = loop.entry, plan.units, plan.address
+
+    def launch(to: TensorImpl, of: TensorImpl, plan: Plan = plan) -> Any:
+        # The plan keeps the table alive whose address is passed.
+        return entry(
+            to.storage.ptr + to.byte_offset, of.storage.ptr + of.byte_offset, 0, table, parameter,
+            1, 0, units,
+        )  # fmt: skip
+
+    return launch
+
+
 Kernel = Callable[..., None]
 
 

@@ -147,3 +147,14 @@ def test_gradient_of_a_product_with_zeros_among_the_factors():
     x.scatter_reduce(0, torch.tensor([0, 0, 1, 2]), src, "prod").sum().backward()
     assert x.grad.tolist() == [0.0, 4.0, 0.0]
     assert src.grad.tolist() == [10.0, 0.0, 0.0, 3.0]
+
+
+def test_writing_into_a_copy_of_an_expanded_tensor_gives_each_element_its_own_memory():
+    x = torch.zeros(3).expand(2, 3)
+    index = torch.tensor([[0], [2]])
+    for out in (
+        torch.scatter(x, 1, index, 1.0), torch.scatter_add(x, 1, index, torch.ones(2, 1)),
+        x.index_put((torch.arange(2), index[:, 0]), torch.ones(())),
+    ):  # fmt: skip
+        assert out.tolist() == [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
+    assert torch.fill(x, 2.0).add_(1).tolist() == [[3.0] * 3] * 2

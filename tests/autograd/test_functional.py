@@ -78,3 +78,48 @@ def test_bad_arguments_are_refused():
         functional.hessian(linear, x)
     with pytest.raises(AutogradError, match="strict"):
         functional.vjp(lambda a, b: a.sum(), (x, x), strict=True)
+
+
+# ---------------------------------------------------------------------------------------------
+# All rows, or all columns, at once
+
+
+@pytest.mark.parametrize("strategy", ["reverse-mode", "forward-mode"])
+def test_a_jacobian_at_once_is_the_jacobian_row_by_row(strategy):
+    x, y = torch.randn(2, 3), torch.randn(3)
+
+    def func(a, b):
+        return (a @ b).sin(), b.outer(b) * a.sum()
+
+    plain = functional.jacobian(func, (x, y))
+    fast = functional.jacobian(func, (x, y), vectorize=True, strategy=strategy)
+    for row, quick in zip(plain, fast, strict=True):
+        for one, two in zip(row, quick, strict=True):
+            np.testing.assert_allclose(two.numpy(), one.numpy(), rtol=1e-5, atol=1e-6)
+    cube = lambda x: (x**3).sum()  # noqa: E731
+    for outer in ("reverse-mode", "forward-mode"):
+        found = functional.hessian(cube, y, vectorize=True, outer_jacobian_strategy=outer)
+        np.testing.assert_allclose(found.numpy(), np.diag(6 * y.numpy()), rtol=1e-5, atol=1e-6)
+
+
+def test_a_jacobian_at_once_can_be_differentiated():
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    rows = functional.jacobian(lambda x: x**3, x, create_graph=True, vectorize=True)
+    rows.sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), [6.0, 12.0])
+
+
+def test_combinations_that_do_not_exist_are_refused():
+    x = torch.ones(2)
+    with pytest.raises(RuntimeError, match="not supported together"):
+        functional.jacobian(torch.sin, x, strict=True, vectorize=True)
+    with pytest.raises(NotImplementedError, match="vectorize=True"):
+        functional.jacobian(torch.sin, x, strategy="forward-mode")
+    with pytest.raises(NotImplementedError, match="create_graph"):
+        functional.jacobian(torch.sin, x, True, vectorize=True, strategy="forward-mode")
+    with pytest.raises(ValueError, match="strategy"):
+        functional.jacobian(torch.sin, x, strategy="sideways")
+    with pytest.raises(RuntimeError, match="independent of input 1"):
+        functional.jacobian(lambda a, b: a * 2, (x, x), strict=True)
+    with pytest.raises(RuntimeError, match="strict mode"):
+        functional.hvp(lambda x: x.sum(), x, x, strict=True)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import refruntime as torch
+from refruntime import alloc
 
 
 def test_first_program_prints_the_gradient(capsys):
@@ -204,3 +205,21 @@ def test_node_hooks_run_around_the_node():
     y.grad_fn.register_hook(lambda inputs, outputs: events.append("post"))
     y.sum().backward()
     assert events == ["pre", "post"]
+
+
+def test_a_gradient_that_nobody_else_has_is_taken_over_and_any_other_is_copied():
+    x = torch.ones(1000, requires_grad=True)
+    seen = []
+    held = torch.ones(1000)
+    (x + 0.0).backward(held)
+    assert x.grad.data_ptr() != held.data_ptr()
+    x.grad = None
+    handle = x.register_hook(seen.append)
+    (x * 2).sum().backward()
+    assert x.grad is not seen[0] and x.grad.data_ptr() != seen[0].data_ptr()
+    handle.remove()
+    x.grad = None
+    counted = alloc.host().stats()["allocation.all.allocated"]
+    (x * 2.0).sum().backward()
+    # The product, the sum, and the one gradient that the leaf takes over.
+    assert alloc.host().stats()["allocation.all.allocated"] - counted == 3

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import refruntime as torch
+from refruntime import alloc
 
 
 def test_leaf_cannot_be_written_in_place():
@@ -115,3 +116,54 @@ def test_inplace_with_a_partly_overlapping_operand_reads_the_old_values():
     x = torch.arange(6.0)
     x[1:].copy_(x[:-1])
     assert x.tolist() == [0.0, 0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_views_taken_before_the_first_history_of_their_base_see_it():
+    w = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    base = torch.ones(3)
+    head, tail = base[:2], base[1:]
+    base.mul_(w)
+    assert head.requires_grad and tail.requires_grad
+    (head.sum() + 10 * tail.sum()).backward()
+    assert w.grad.tolist() == [1.0, 11.0, 10.0]
+
+
+def test_other_views_see_the_history_that_a_write_through_one_view_gives():
+    w = torch.tensor([1.0, 2.0], requires_grad=True)
+    base = torch.zeros(3)
+    head, tail = base[:2], base[1:]
+    tail.copy_(w)
+    assert base.requires_grad and head.requires_grad
+    (head * torch.tensor([5.0, 7.0])).sum().backward()
+    assert w.grad.tolist() == [7.0, 0.0]
+
+
+@pytest.mark.parametrize("several", [lambda t: t.unbind(0)[0], lambda t: t.split([1, 2])[1],
+                                     lambda t: t.split([1, 2])[1].view(2)])  # fmt: skip
+def test_one_of_several_views_cannot_be_written_in_place(several):
+    x = torch.ones(3, requires_grad=True)
+    part = several(x * 1)
+    with pytest.raises(RuntimeError, match="returns multiple views"):
+        part.add_(1)
+    with torch.no_grad():
+        part.add_(1)
+
+
+def test_view_made_under_no_grad_cannot_be_written_in_grad_mode():
+    x = torch.ones(3, requires_grad=True)
+    y = x * 1
+    with torch.no_grad():
+        part = y[0]
+    with pytest.raises(RuntimeError, match="created in no_grad mode"):
+        part.add_(1)
+
+
+def test_inplace_product_with_a_constant_copies_nothing():
+    x = torch.ones(1000, requires_grad=True)
+    y = x * 1
+    before = alloc.host().stats()["allocation.all.allocated"]
+    y.mul_(2.0)
+    y.mul_(torch.ones(()))
+    assert alloc.host().stats()["allocation.all.allocated"] - before == 1
+    y.sum().backward()
+    assert x.grad.tolist() == [2.0] * 1000

@@ -32,23 +32,26 @@ from refruntime.utils.data._worker import (
     WorkerSetup,
     run_worker,
 )
+from refruntime.utils.data.pinning import pin_memory
 
 # How long, in seconds, a worker may take to end by itself before it is terminated.
 _JOIN_SECONDS = 5.0
 
 
 class SerialIterator:
-    """Fetches each batch when it is asked for, in this process."""
+    """Fetches each batch when it is asked for, in this process; `pins` them if wanted."""
 
-    def __init__(self, plan: Plan, indices: Iterator[Any]) -> None:
+    def __init__(self, plan: Plan, indices: Iterator[Any], pins: bool = False) -> None:
         self.fetcher = Fetcher(plan)
         self.indices = indices
+        self.pins = pins
 
     def __iter__(self) -> SerialIterator:
         return self
 
     def __next__(self) -> Any:
-        return self.fetcher.fetch(next(self.indices))
+        batch = self.fetcher.fetch(next(self.indices))
+        return pin_memory(batch) if self.pins else batch
 
 
 class _Worker:
@@ -86,6 +89,7 @@ class ParallelIterator:
         self.timeout = loader.timeout
         self.in_order = loader.in_order
         self.persistent = loader.persistent_workers
+        self.pins = loader.pins
         self.limit = loader.prefetch_factor * loader.num_workers
         self.workers: list[_Worker] = []
         self._closed = False
@@ -131,7 +135,7 @@ class ParallelIterator:
                     self.close()
                 answer.reraise()
             if not isinstance(answer, Exhausted):
-                return answer
+                return pin_memory(answer) if self.pins else answer
 
     def _send_one(self) -> None:
         worker = self._next_active()

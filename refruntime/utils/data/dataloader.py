@@ -17,6 +17,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
+from refruntime import _storage
 from refruntime.errors import ArgumentValueError
 from refruntime.utils.data._iterators import ParallelIterator, SerialIterator
 from refruntime.utils.data._worker import Plan, WorkerInfo, get_worker_info
@@ -70,7 +71,7 @@ class DataLoader(Generic[T_co]):
     collate_fn : callable, optional
         Makes a batch of a list of samples; default `default_collate`.
     pin_memory : bool
-        Accepted; memory is pinned only where a GPU reads it.
+        Whether batches are put into page-locked memory; without a GPU they are not.
     drop_last : bool
         Whether a last, smaller batch is left out.
     timeout : float
@@ -172,9 +173,14 @@ class DataLoader(Generic[T_co]):
         drop_last = self.drop_last and batched
         plan = Plan(self.dataset, self._is_iterable, batched, self.collate_fn, drop_last)
         if self.num_workers == 0:
-            return SerialIterator(plan, iter(self._index_sampler))
+            return SerialIterator(plan, iter(self._index_sampler), self.pins)
         base_seed = draw_seed(self.generator)
         return ParallelIterator(plan, iter(self._index_sampler), self, base_seed)
+
+    @property
+    def pins(self) -> bool:
+        """Whether batches are pinned: where it was asked for and there is a GPU."""
+        return self.pin_memory and bool(_storage.gpu_allocators)
 
     @property
     def _auto_collation(self) -> bool:
