@@ -88,6 +88,10 @@ def _demo(arguments: list[str]) -> int:
 
 
 def _lab(arguments: list[str]) -> int:
+    if arguments[:1] == ["report"]:
+        from refruntime.viz.lab.command import main as report_main
+
+        return report_main(arguments[1:])
     from refruntime.lab.commands import main as lab_main
 
     return lab_main(arguments)

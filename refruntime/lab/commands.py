@@ -57,7 +57,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="refruntime lab", description="Recorded device memory: read, replay, explain, advise."
+        prog="refruntime lab",
+        description="Recorded device memory: read, replay, explain, advise.",
+        epilog="`refruntime lab report FILE [OUT.html]` writes a recording as one HTML page.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add(commands, "inspect", _inspect, "what a recording holds, and where its bytes went")
@@ -136,12 +138,13 @@ def _is_recording(path: Path) -> bool:
     return path.is_file() and bool(suffixes) and suffixes[-1] in SUFFIXES
 
 
-def _read(path: str | Path) -> Recording:
+def read_shown(path: str | Path) -> Recording:
+    """Read a recording, with a bar for people who wait."""
     with bar(f"reading {Path(path).name}") as progress:
         return read(path, progress)
 
 
-def _device(recording: Recording, number: int | None) -> Device:
+def chosen_device(recording: Recording, number: int | None) -> Device:
     """Return the device that was asked for, or the one with the most events."""
     known = {device.index: device for device in recording.devices}
     if not known or (number is not None and number not in known):
@@ -158,7 +161,7 @@ def _each(options: argparse.Namespace, work: Work, show: Callable[[Record], None
     """Work on each file; print the results. A file that fails does not keep others from it."""
     paths = _paths(options.files)
     if len(paths) == 1:
-        recording = _read(paths[0])
+        recording = read_shown(paths[0])
         result = {"file": str(paths[0]), **_worked(options, work, recording)}
         _print(options, [result], show, alone=True)
         return 0
@@ -185,7 +188,7 @@ def work_on(shared: tuple[argparse.Namespace, Work], path: str) -> tuple[Record,
 
 
 def _worked(options: argparse.Namespace, work: Work, recording: Recording) -> Record:
-    return work(recording, _device(recording, options.device), options)
+    return work(recording, chosen_device(recording, options.device), options)
 
 
 def _print(
@@ -306,8 +309,8 @@ def _diff(options: argparse.Namespace) -> int:
 
     pair = []
     for path in (options.before, options.after):
-        recording = _read(path)
-        device = _device(recording, options.device)
+        recording = read_shown(path)
+        device = chosen_device(recording, options.device)
         pair.append((facts_of(recording, device), replayed(recording, device)))
     (before, first), (after, second) = pair
     result = {
@@ -331,7 +334,7 @@ def _diff(options: argparse.Namespace) -> int:
 def _convert(options: argparse.Namespace) -> int:
     from refruntime.lab.writers import write
 
-    chosen = write(_read(options.file), options.out, options.to)
+    chosen = write(read_shown(options.file), options.out, options.to)
     if options.json:
         print(json.dumps({"file": options.out, "format": chosen}))
     return 0
@@ -366,9 +369,9 @@ def _figures(name: str, device: int | None) -> dict[str, Record]:
         return {"": saved}
     found = {}
     for each in _paths([name]):
-        recording = _read(each)
+        recording = read_shown(each)
         key = str(each.relative_to(path)) if path.is_dir() else ""
-        found[key] = replayed(recording, _device(recording, device))
+        found[key] = replayed(recording, chosen_device(recording, device))
     return found
 
 
