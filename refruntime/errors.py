@@ -87,6 +87,10 @@ class AutogradError(RefruntimeError, RuntimeError):
     """A graph that cannot be recorded or run backward."""
 
 
+class SafePointError(RefruntimeError, RuntimeError):
+    """Memory cannot be moved now, because work under way may have its address."""
+
+
 class OutOfMemoryError(RefruntimeError, RuntimeError):
     """No memory for a request, also after the caches have been released."""
 

@@ -36,7 +36,7 @@ from refruntime.alloc.failures import Failures, OomObserver, RejectionObserver
 from refruntime.alloc.graphs import GraphOrder
 from refruntime.alloc.guard import Guard
 from refruntime.alloc.native_stack import is_trusted
-from refruntime.alloc.oom import absurd_request
+from refruntime.alloc.oom import check_request
 from refruntime.alloc.private_pools import PoolId, PrivatePools
 from refruntime.alloc.queue import ADOPT, FREE, TAG, Change, stray, warn_of
 from refruntime.alloc.readings import Readings
@@ -493,20 +493,3 @@ class CachingAllocator(Readings):
         cut = sizes.should_split(header, blocks, whole, size, False)
         enter_index(header, blocks, hand_out(header, blocks, whole, size, nbytes, category, cut))
         return codes.DONE
-
-
-def check_request(device: str, nbytes: int, category: int) -> None:
-    """Refuse a request that makes no sense.
-
-    Raises
-    ------
-    ArgumentValueError
-        If the size is negative or the category unknown.
-    OutOfMemoryError
-        If no machine has so many bytes.
-    """
-    if nbytes < 0:
-        raise ArgumentValueError("malloc", expected="a size of 0 bytes or more", got=nbytes)
-    if nbytes > sizes.MAX_REQUEST:
-        raise absurd_request(device, nbytes)
-    categories.name(category)

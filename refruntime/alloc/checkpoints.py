@@ -28,10 +28,12 @@ from refruntime.alloc.free_set import remove_free
 from refruntime.alloc.rows import enter_index, leave_index
 from refruntime.alloc.tables import (
     ADDRESS,
+    AGE,
     ALLOCATED,
     CATEGORY,
     DEFERRED,
     FREE,
+    IS_LARGE,
     NEXT,
     OWNER,
     PENDING,
@@ -41,6 +43,7 @@ from refruntime.alloc.tables import (
     SIZE,
     SPARE_ROWS,
     STATE,
+    STREAM,
     UNMAPPED,
     USES,
     Tables,
@@ -120,11 +123,25 @@ def bring_back(tables: Tables, owner: int, state: PoolState, stale: Collection[i
 
 
 def _heads(tables: Tables, owner: int) -> list[int]:
-    """Return the first block of each segment of a private pool, by address."""
+    """Return the first block of each segment of a private pool, in PyTorch's order.
+
+    First come those that are in use, then free ones in the order of their sets. (PyTorch's order
+    of those in use follows from where its heap put them; ours is that of the addresses.)
+    """
     rows = tables.rows()
     first = np.isin(rows[:, STATE], _BLOCKS) & (rows[:, PREVIOUS] == 0)
-    found = [k for k in np.flatnonzero(first).tolist() if _owner_of(tables, k * ROW) == owner]
-    return [k * ROW for k in sorted(found, key=lambda k: int(rows[k, ADDRESS]))]
+    found = [k * ROW for k in np.flatnonzero(first).tolist()]
+    ours = [k for k in found if _owner_of(tables, k) == owner]
+    return sorted(ours, key=lambda k: _place(tables, k))
+
+
+def _place(tables: Tables, k: int) -> tuple[int, ...]:
+    """Return where a block that starts its segment stands among others."""
+    b = tables.blocks
+    if b[k + STATE] == FREE:
+        large = b[b[k + POOL] + IS_LARGE]
+        return 1, large, b[k + STREAM], b[k + SIZE], b[k + AGE], b[k + ADDRESS]
+    return 2 * int(b[k + STATE] == UNMAPPED), b[k + ADDRESS]
 
 
 def _owner_of(tables: Tables, k: int) -> int:

@@ -1,4 +1,4 @@
-"""What the core's calls return when they return no row or address: codes, which are not positive."""
+"""Codes: what the core's calls return instead of a row or an address. They are not positive."""
 
 from __future__ import annotations
 

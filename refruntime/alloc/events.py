@@ -187,7 +187,7 @@ def settle_deferred(h, b, o, owner):
 
 @device_function
 def leave_deferred(h, b, o, before, row):
-    """Take a row, which comes after row `before` or is the first, off the list of deferred blocks."""
+    """Take a row, which comes after `before` or is the first, off the list of deferred blocks."""
     if b[row + MARKED] != 0:
         ask(o, FORGET_MARKS, b[row + EVENT_BLOCK], 0, 0, 0)
     if before == 0:

@@ -143,7 +143,7 @@ def heap_of_snapshot(
         large = segment["segment_type"] == "large"
         key = large, tuple(segment.get("segment_pool_id", (0, 0)))
         blocks = tuple(_seen(block, private, movable) for block in placed(segment))
-        page = (DEFAULT_LARGE_SEGMENT if large else SMALL_SEGMENT) * segment.get("is_expandable", False)
+        page = DEFAULT_LARGE_SEGMENT if large else SMALL_SEGMENT
         found.append(
             Segment(
                 address=segment["address"],
@@ -151,7 +151,7 @@ def heap_of_snapshot(
                 stream=segment["stream"],
                 pool=numbers.setdefault(key, len(numbers)),
                 blocks=blocks,
-                page=page,
+                page=page if segment.get("is_expandable") else 0,
                 returns=not private,
                 takes=not private,
             )

@@ -30,8 +30,8 @@ from refruntime._native import Lazy, device_function, ptr_i64
 from refruntime.config import config
 
 # Version -> offsets in bytes: in the thread state, of the pointer that leads to the current frame
-# record; in what that points to, of the frame (-1: it is the frame); in a frame record, of its code,
-# of the frame before it, and of the instruction it stands at.
+# record; in what that points to, of the frame (-1: it is the frame); in a frame record, of its
+# code, of the frame before it, and of the instruction it stands at.
 _LAYOUTS: Final[dict[tuple[int, int], tuple[int, int, int, int, int]]] = {
     (3, 11): (56, 8, 32, 48, 56),
     (3, 12): (56, 0, 0, 8, 56),
@@ -154,7 +154,7 @@ def _is_supported() -> bool:
 def _agrees() -> bool:
     """Whether the frames found by address are Python's: the same code, the same places in it."""
     by_address, frame = dict.fromkeys(_places_by_address()), sys._getframe().f_back
-    distances = set()
+    distances: set[int] = set()
     while frame is not None:
         code, place = id(frame.f_code), frame.f_lasti
         found = [at - code - place for other, at in by_address if other == code]
@@ -171,7 +171,7 @@ def _places_by_address() -> list[tuple[int, int]]:
     frame = word_at(thread_state() + _STATE)
     if _RECORD >= 0:
         frame = word_at(frame + _RECORD)
-    found = []
+    found: list[tuple[int, int]] = []
     while frame and len(found) < _MOST_FRAMES:
         found.append((word_at(frame + _CODE), word_at(frame + _PLACE)))
         frame = word_at(frame + _BEFORE)

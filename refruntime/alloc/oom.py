@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from refruntime.errors import OutOfMemoryError
+from refruntime.alloc import categories
+from refruntime.alloc.sizes import MAX_REQUEST
+from refruntime.errors import ArgumentValueError, OutOfMemoryError
 
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
@@ -99,6 +101,23 @@ def rejection(device: str, nbytes: int) -> OutOfMemoryError:
         ),
         remedy="raise that setting, or switch throw_on_cudamalloc_oom off",
     )
+
+
+def check_request(device: str, nbytes: int, category: int) -> None:
+    """Refuse a request that makes no sense.
+
+    Raises
+    ------
+    ArgumentValueError
+        If the size is negative or the category unknown.
+    OutOfMemoryError
+        If no machine has so many bytes.
+    """
+    if nbytes < 0:
+        raise ArgumentValueError("malloc", expected="a size of 0 bytes or more", got=nbytes)
+    if nbytes > MAX_REQUEST:
+        raise absurd_request(device, nbytes)
+    categories.name(category)
 
 
 def absurd_request(device: str, nbytes: int) -> OutOfMemoryError:

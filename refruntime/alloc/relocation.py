@@ -136,6 +136,8 @@ def carry_out(
 ) -> Compaction:
     """Make the moves of a plan, then empty the cache if it says so.
 
+    A block is at both places while it is copied: peaks may rise by one block.
+
     Parameters
     ----------
     allocator : CachingAllocator

@@ -19,7 +19,8 @@ from __future__ import annotations
 from typing import Any
 
 from refruntime.alloc import categories, codes
-from refruntime.alloc.caching import CachingAllocator, check_request
+from refruntime.alloc.caching import CachingAllocator
+from refruntime.alloc.oom import check_request
 from refruntime.alloc.queue import FREE, TAG, stray
 from refruntime.alloc.tables import FAILED_FREE, FAILED_SIZE
 from refruntime.alloc.upstream import Upstream, UpstreamExhausted

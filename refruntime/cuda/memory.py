@@ -13,9 +13,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from refruntime import _optional, _storage
+from refruntime._device import CPU, Device
 from refruntime.alloc.settings import AllocatorSettings
 from refruntime.alloc.snapshot import dump
 from refruntime.alloc.summary import summary_table
@@ -23,9 +24,12 @@ from refruntime.cuda.devices import index_of, is_available, require
 from refruntime.cuda.mempool import CUDAPluggableAllocator, MemPool, use_mem_pool
 from refruntime.errors import ArgumentValueError, OutOfMemoryError
 
+if TYPE_CHECKING:
+    from refruntime.alloc.compaction import Compaction
+
 __all__ = [
     "CUDAPluggableAllocator", "MemPool", "OutOfMemoryError", "caching_allocator_alloc",
-    "caching_allocator_delete", "change_current_allocator", "empty_cache",
+    "caching_allocator_delete", "change_current_allocator", "compact", "empty_cache",
     "get_allocator_backend", "get_per_process_memory_fraction", "list_gpu_processes",
     "max_memory_allocated", "max_memory_cached", "max_memory_reserved", "mem_get_info",
     "memory_allocated", "memory_cached", "memory_reserved", "memory_snapshot", "memory_stats",
@@ -142,6 +146,55 @@ def empty_cache() -> None:
     """Give all unused memory back to the driver."""
     for allocator in _storage.gpu_allocators:
         allocator.empty_cache()
+
+
+def compact(
+    device: Any = None, *, request: int | None = None, stream: Any = None, dry_run: bool = False
+) -> Compaction:
+    """Move tensors together, so that memory goes back to the driver or a large request fits.
+
+    PyTorch has nothing like it. Tensors keep their values, views and history; only their addresses
+    change. Tensors whose address was given out (`data_ptr`, `numpy`, DLPack), memory in private
+    pools, and blocks that another stream uses stay where they are.
+
+    Parameters
+    ----------
+    device : device, optional
+        A GPU, by default the current one, or "cpu".
+    request : int, optional
+        Bytes for which to make room, with as little copying as possible; by default as much as
+        possible is given back.
+    stream : Stream or int, optional
+        The stream of the request, by default the default one.
+    dry_run : bool
+        Only say what would be gained.
+
+    Returns
+    -------
+    Compaction
+        The bytes reserved and the largest free piece before and after, the bytes copied, and what
+        could not be moved, with the reason; it prints as a short report.
+
+    Raises
+    ------
+    SafePointError
+        If a thread is in the middle of an operation, or a graph is being captured.
+    DeviceError
+        If there is no such GPU.
+
+    Examples
+    --------
+    >>> x = torch.ones(1000)
+    >>> torch.cuda.compact("cpu", dry_run=True).done
+    False
+    """
+    # Imported here: few programs compact.
+    from refruntime import _compaction
+
+    handle = 0 if stream is None else int(getattr(stream, "cuda_stream", stream))
+    on_host = device is not None and not isinstance(device, int) and Device(device).type == "cpu"
+    allocator = _storage.allocator_of(CPU) if on_host else _allocator("compact", device)
+    return _compaction.compact(allocator, request=request, stream=handle, dry_run=dry_run)
 
 
 def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:

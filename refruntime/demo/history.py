@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from refruntime.alloc import categories, core, trace
+from refruntime.alloc import categories, sizes, trace
 from refruntime.alloc.trace import Sample, TraceEvent, timeline
 from refruntime.viz.report import CATEGORIES, LABELS, Block, MemoryCurve, Segment
 
@@ -136,12 +136,12 @@ def _segment(address: int, size: int, in_use: Sequence[TraceEvent]) -> Segment:
             continue
         if offset > at:
             blocks.append(_block(at, offset - at, 0, "free"))
-        taken = core.round_size(event.size)
+        taken = sizes.round_up(max(event.size, 1), sizes.MIN_BLOCK)
         blocks.append(_block(offset, taken, event.size, categories.name(event.category)))
         at = offset + taken
     if at < size:
         blocks.append(_block(at, size - at, 0, "free"))
-    pool = "small" if size <= core.SMALL_SEGMENT else "large"
+    pool = "small" if size <= sizes.SMALL_SEGMENT else "large"
     return {"address": address, "size": size, "pool": pool, "blocks": blocks}
 
 

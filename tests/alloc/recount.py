@@ -93,9 +93,7 @@ def _check_disjoint(segments: list[list[list[int]]]) -> None:
         ends = segment[-1][t.ADDRESS] + segment[-1][t.SIZE]
 
 
-def _check_set(
-    allocator: CachingAllocator, pool: int, state: int, blocks: list[list[int]]
-) -> None:
+def _check_set(allocator: CachingAllocator, pool: int, state: int, blocks: list[list[int]]) -> None:
     """Assert that a set of a pool is a treap in order, and holds what it should."""
     b = allocator.tables.blocks
     found: list[tuple[int, ...]] = []
@@ -202,7 +200,7 @@ def _check_stats(allocator: CachingAllocator, segments: list[list[list[int]]]) -
 
 
 def _check_private_pools(tables: Tables, blocks: list[list[int]]) -> None:
-    """Assert that each private pool counts its bytes, and is freeable exactly if nobody needs it."""
+    """Assert that a private pool counts its bytes, and is freeable exactly if nobody needs it."""
     header, b = tables.header, tables.blocks
     full = header[t.FREEABLE_POOLS + COUNT] + 1 >= header[t.FREEABLE_POOLS + LIMIT_BUCKETS]
     owner = header[t.FIRST_PRIVATE]

@@ -111,7 +111,7 @@ def test_what_a_callback_frees_serves_the_request_that_called_it() -> None:
 
 
 def test_callbacks_are_called_once_even_if_the_tables_grow_under_them() -> None:
-    allocator, upstream = new("")
+    allocator, _ = new("")
     held = allocator.malloc(30 * MIB)
     others: list[int] = []
 

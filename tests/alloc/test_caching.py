@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import subprocess
@@ -151,10 +152,10 @@ def test_nothing_is_lost_when_the_tables_cannot_grow(
 
     with monkeypatch.context() as patch:
         patch.setattr(allocator.tables, "grow", no_memory)
-        with pytest.raises(MemoryError):
+        with contextlib.suppress(MemoryError):
             for _ in range(1000):
                 live[allocator.malloc(512)] = Live(512, 0, 0)
-    assert live
+    assert 0 < len(live) < 1000
     check(allocator, live)
     live[allocator.malloc(3 * MIB)] = Live(3 * MIB, 0, 0)
     check(allocator, live)

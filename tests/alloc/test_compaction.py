@@ -22,6 +22,7 @@ KIB = 1 << 10
 CONFIGURATIONS = (
     "", "expandable_segments:True", "max_split_size_mb:30", "roundup_power2_divisions:4",
     "max_split_size_mb:30,max_non_split_rounding_mb:25", "large_segment_size_mb:40",
+    "expandable_segments:True,max_split_size_mb:30", "garbage_collection_threshold:0.5",
 )  # fmt: skip
 
 

@@ -242,7 +242,7 @@ def test_expandable_segments_grow_by_pages_and_fill_holes() -> None:
     case.ask(150)
     case.run()
     assert [size for _, size, *_ in case.calls("create")][:6] == [2, 20, 20, 20, 20, 20]
-    assert [entry for entry in case.calls("reserve")] == [("reserve", 226), ("reserve", 240)]
+    assert case.calls("reserve") == [("reserve", 226), ("reserve", 240)]
     assert case.blocks()[-1] is None
     failed = [entry for entry in case.calls("create") if entry[-1] == "oom"]
     assert len(failed) == 2 and case.stats["num_ooms"] == 1

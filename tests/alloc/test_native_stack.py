@@ -10,6 +10,7 @@ import pytest
 
 from refruntime.alloc import CachingAllocator, VirtualUpstream, native_stack
 from refruntime.alloc.trace import Frames
+from refruntime.errors import ArgumentValueError, OutOfMemoryError
 
 Allocate = Callable[[], object]
 
@@ -109,11 +110,11 @@ def test_absurd_and_empty_requests_are_answered_while_recording() -> None:
     allocator = _recorder()
     assert allocator.malloc(0) == 0
     allocator.free(0)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(OutOfMemoryError):
         allocator.malloc(1 << 80)
-    with pytest.raises(ValueError):
+    with pytest.raises(ArgumentValueError):
         allocator.malloc(-1)
-    with pytest.raises(ValueError):
+    with pytest.raises(ArgumentValueError):
         allocator.free(12345)
     allocator.record(False)
     assert "malloc" not in vars(allocator)

@@ -109,9 +109,7 @@ class AllocatorMachine(RuleBasedStateMachine):
         follow=st.booleans(),
         stays=st.lists(st.booleans(), min_size=5, max_size=5),
     )
-    def malloc(
-        self, requests: list[tuple[int, int]], follow: bool, stays: list[bool]
-    ) -> None:
+    def malloc(self, requests: list[tuple[int, int]], follow: bool, stays: list[bool]) -> None:
         """Ask for some blocks, of which not all stay."""
         for (nbytes, stream), stay in zip(requests, stays):
             self.stream = stream if follow else self.stream

@@ -83,7 +83,10 @@ def test_requests_of_a_trace_name_blocks_not_addresses() -> None:
         Request("alloc", 2, 77, 3),
         Request("free", 2),
     ]
-    assert requests_of(allocator.trace.events[2:]) == [Request("alloc", 0, 77, 3), Request("free", 0)]
+    assert requests_of(allocator.trace.events[2:]) == [
+        Request("alloc", 0, 77, 3),
+        Request("free", 0),
+    ]
 
 
 def test_frees_of_unknown_blocks_are_left_out() -> None:

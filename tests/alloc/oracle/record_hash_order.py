@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Makes ``../data/hash_order.json.gz``: programs of a hash table, and the walks of PyTorch's.
 
-    record_hash_order.py PROGRAM_OF_HASH_TABLE.CPP SEED..
+    record_hash_order.py TABLE SEED..
+
+TABLE is the program that `hash_table.cpp` makes.
 """
 
 from __future__ import annotations
