@@ -31,13 +31,11 @@ from refruntime.alloc.free_set import (
 from refruntime.alloc.outside import ask
 from refruntime.alloc.questions import MAP, RELEASE_ADDRESSES, RESERVE_ADDRESSES, UNMAP
 from refruntime.alloc.rows import give_row, take_row
-from refruntime.alloc.segments import count_reserved
+from refruntime.alloc.segments import count_reserved, new_block
 from refruntime.alloc.sizes import page_size
 from refruntime.alloc.tables import (
     ADDRESS,
     ADDRESS_BYTES,
-    AGE,
-    CATEGORY,
     CONTEXT,
     CONTEXTS,
     EXPANDABLE_COUNT,
@@ -54,15 +52,12 @@ from refruntime.alloc.tables import (
     PAGE,
     POOL,
     PREVIOUS,
-    REQUESTED,
     ROW,
-    SEGMENT_COUNT,
     SIZE,
     STATE,
     STREAM,
     UNMAPPED,
     UNMAPPED_ROOT,
-    USES,
 )
 
 
@@ -145,19 +140,8 @@ def new_expandable_segment(h, b, o, pool, stream):
     b[segment + SIZE] = size
     b[segment + PAGE] = page
     b[segment + ADDRESS] = address
-    k = take_row(h, b, UNMAPPED)
-    b[k + STREAM] = stream
-    b[k + SIZE] = size
-    b[k + AGE] = h[SEGMENT_COUNT]
-    b[k + ADDRESS] = address
-    b[k + POOL] = pool
+    k = new_block(h, b, pool, stream, address, size, UNMAPPED)
     b[k + EXPANDABLE_SEGMENT] = segment
-    b[k + REQUESTED] = 0
-    b[k + CATEGORY] = 0
-    b[k + USES] = 0
-    b[k + PREVIOUS] = 0
-    b[k + NEXT] = 0
-    h[SEGMENT_COUNT] += 1
     h[EXPANDABLE_COUNT] += 1
     insert_unmapped(b, k)
     return k

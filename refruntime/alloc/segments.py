@@ -73,7 +73,22 @@ def reserve_segment(h, b, o, pool, stream, size):
 @device_function
 def add_segment(h, b, pool, stream, address, size):
     """Enter a span of the upstream; return its one block, which is in no set yet."""
-    k = take_row(h, b, FREE)
+    k = new_block(h, b, pool, stream, address, size, FREE)
+    increase(h, SEGMENT_STAT + b[pool + IS_LARGE], 1)
+    if size >= h[MAX_SPLIT]:
+        increase(h, OVERSIZE_SEGMENTS, 1)
+    count_reserved(h, b, pool, size)
+    if b[pool + OWNER] != 0:
+        b[b[pool + OWNER] + MALLOC_COUNT] += 1
+    ptr_i64(h[CONTEXTS])[2 * (k // ROW) + 1] = h[CONTEXT]
+    note(h, SEGMENT_ALLOC, address, size, stream, b[pool + OWNER], 0)
+    return k
+
+
+@device_function
+def new_block(h, b, pool, stream, address, size, state):
+    """Return the one block of a new segment, in no set, with the age of the next segment."""
+    k = take_row(h, b, state)
     b[k + STREAM] = stream
     b[k + SIZE] = size
     b[k + AGE] = h[SEGMENT_COUNT]
@@ -86,14 +101,6 @@ def add_segment(h, b, pool, stream, address, size):
     b[k + PREVIOUS] = 0
     b[k + NEXT] = 0
     h[SEGMENT_COUNT] += 1
-    increase(h, SEGMENT_STAT + b[pool + IS_LARGE], 1)
-    if size >= h[MAX_SPLIT]:
-        increase(h, OVERSIZE_SEGMENTS, 1)
-    count_reserved(h, b, pool, size)
-    if b[pool + OWNER] != 0:
-        b[b[pool + OWNER] + MALLOC_COUNT] += 1
-    ptr_i64(h[CONTEXTS])[2 * (k // ROW) + 1] = h[CONTEXT]
-    note(h, SEGMENT_ALLOC, address, size, stream, b[pool + OWNER], 0)
     return k
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from refruntime import _optional, _storage
 from refruntime._device import CPU, Device
+from refruntime.alloc.pinning import pinned
 from refruntime.alloc.settings import AllocatorSettings
 from refruntime.alloc.snapshot import dump
 from refruntime.alloc.summary import summary_table
@@ -270,7 +271,7 @@ def _snapshot(device: Any = None, augment_with_fx_traces: bool = False) -> dict[
         "device_traces": [],
         "allocator_settings": AllocatorSettings().as_snapshot(),
         "external_annotations": [],
-        "host_segments": [],
+        "host_segments": pinned().segments() if is_available() else [],
         "host_traces": [],
     }
     for index, allocator in enumerate(_storage.gpu_allocators):
