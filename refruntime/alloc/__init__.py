@@ -17,6 +17,7 @@ import threading
 
 from refruntime.alloc import categories
 from refruntime.alloc.caching import CachingAllocator
+from refruntime.alloc.graphs import VirtualGraphs
 from refruntime.alloc.plain import PlainAllocator
 from refruntime.alloc.snapshot import dump
 from refruntime.alloc.strategy import (
@@ -30,13 +31,14 @@ from refruntime.alloc.strategy import (
 )
 from refruntime.alloc.summary import summary_table
 from refruntime.alloc.trace import Sample, Trace, TraceEvent, timeline
+from refruntime.alloc.uncached import UncachedAllocator
 from refruntime.alloc.upstream import HostUpstream, Upstream, UpstreamExhausted, VirtualUpstream
 
 __all__ = [
     "CachingAllocator", "HostUpstream", "PlainAllocator", "Point", "ReplayResult", "Request",
-    "Sample", "Strategy", "Trace", "TraceEvent", "Upstream", "UpstreamExhausted",
-    "VirtualUpstream", "categories", "dump", "host", "register_strategy", "requests_of",
-    "run_strategy", "summary_table", "timeline",
+    "Sample", "Strategy", "Trace", "TraceEvent", "UncachedAllocator", "Upstream",
+    "UpstreamExhausted", "VirtualGraphs", "VirtualUpstream", "categories", "dump", "host",
+    "register_strategy", "requests_of", "run_strategy", "summary_table", "timeline",
 ]  # fmt: skip
 
 _host: CachingAllocator | None = None

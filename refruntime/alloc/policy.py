@@ -175,9 +175,11 @@ def obtain(h, b, o, pool, stream, size, expandable):
         k = borrow(h, b, stream, size)
     if k == 0 and release_oversize(h, b, o, pool, stream, size):
         k = obtain_once(h, b, o, pool, stream, size, expandable)
+    if h[CAPTURING] != 0:
+        return k
     if k == REJECTED and h[MENDS] & MEND_REJECTION_RELEASES_CACHE != 0:
         k = 0
-    if k == 0 and h[CAPTURING] == 0:
+    if k == 0:
         release_cached(h, b, o)
         if h[MENDS] & MEND_SEARCH_AFTER_SYNC != 0:
             k = find_cached(h, b, pool, stream, size, expandable)

@@ -83,7 +83,9 @@ def options_of(config: Event, **given: Any) -> Options:
     )
 
 
-def replay_events(events: list[Event], options: Options, *, history: bool = True) -> Record:
+def replay_events(
+    events: list[Event], options: Options, *, history: bool = True, messages: bool = False
+) -> Record:
     """Replay events and return everything that can be compared.
 
     Parameters
@@ -94,6 +96,8 @@ def replay_events(events: list[Event], options: Options, *, history: bool = True
         How.
     history : bool
         Record the allocator's history too.
+    messages : bool
+        Keep the texts of out-of-memory errors.
     """
     replayer = Replayer(
         encode(events, options.configuration()), trace=history, manual_events=options.manual_events
@@ -115,7 +119,9 @@ def replay_events(events: list[Event], options: Options, *, history: bool = True
             replayer.tables, statistics.Baseline(), options.configuration().settings
         ),
     }
-    return found | ({"snapshots": snapshots} if snapshots else {})
+    texts = output.messages_of(replayer) if messages else []
+    more = {"snapshots": snapshots, "messages": texts}
+    return found | {name: value for name, value in more.items() if value}
 
 
 def _has_trace(history: bool, options: Options) -> bool:
@@ -202,7 +208,9 @@ def _replay(args: argparse.Namespace) -> int:
         _parser().error("OUT is missing")
     config, events = read_events(args.events)
     options = _options(args, config)
-    found = replay_events(events, options, history=not args.no_history)
+    found = replay_events(
+        events, options, history=not args.no_history, messages=args.messages
+    )  # fmt: skip
     if args.digest:
         found["digest_every"] = args.digest
         found["digests"] = output.digests_of(found.pop("results"), args.digest)

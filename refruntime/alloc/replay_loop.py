@@ -54,6 +54,7 @@ from refruntime.alloc.tables import (
     BLOCKS,
     DIVISION_COUNT,
     DIVISIONS,
+    FAILED_SIZE,
     INACTIVE_SPLIT_BYTES,
     MAX_SPLIT,
     NUM_ALLOC_RETRIES,
@@ -88,7 +89,8 @@ MEMORY_INFO: Final = 17
 # Settings: the words of the header from MAX_SPLIT on.
 SETTING_WORDS: Final = DIVISIONS + DIVISION_COUNT - MAX_SPLIT
 
-# A result: address (0: none, or out of memory), size of the block, then the state after the event.
+# A result: address and size of the block (or a code, and what was tried of the upstream), then the
+# state after the event.
 RESULT_WORDS: Final = 9
 
 # Words of the loop's own state
@@ -178,7 +180,7 @@ def allocate_named(h, b, o, s, name, nbytes, stream):
     k = allocate(h, b, o, nbytes, stream, 0, owner)
     if k <= 0:
         s[FAILURES] += 1
-        return -1, 0
+        return k, h[FAILED_SIZE]
     ptr_i64(s[NAMES])[name] = k
     return b[k + ADDRESS], b[k + SIZE]
 

@@ -18,13 +18,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from refruntime.alloc import counters, driver
+from refruntime.alloc import codes, counters, driver
+from refruntime.alloc import replay_loop as loop
+from refruntime.alloc.oom import Shortage, rejection
 from refruntime.alloc.replayer import Replayer
 from refruntime.alloc.snapshot import STATES, Block, segments_of, shape_of
 from refruntime.alloc.tables import ADDRESS, REQUESTED, SIZE, STATE, Tables, Words
 from refruntime.alloc.trace import ACTIONS
 
 Record = dict[str, Any]
+_DEVICE: Final = "GPU 0"
 
 class Places:
     """Turns addresses into segment numbers and offsets."""
@@ -63,6 +66,27 @@ def _outcome(event: Record, row: list[int], live: set[Any], places: Places) -> R
     if op == "free":
         live.discard(event["id"])
     return {}
+
+
+def messages_of(replayer: Replayer) -> list[list[Any]]:
+    """Return the text of each out-of-memory error: [event, text]."""
+    log, found = replayer.device.log(), []
+    told = {step: args for step, call, *args in log.tolist() if call == driver.MEM_GET_INFO}
+    now = replayer.events.settings[0]
+    for step, (row, result) in enumerate(
+        zip(replayer.events.rows.tolist(), replayer.results.tolist(), strict=True)
+    ):
+        if row[0] == loop.CONFIGURE:
+            now = replayer.events.settings[row[1]]
+        elif row[0] == loop.ALLOC and result[0] == codes.REJECTED:
+            found.append([step, str(rejection(_DEVICE, row[2]))])
+        elif row[0] == loop.ALLOC and result[0] < 0:
+            free, total, _ = told[step]
+            shortage = Shortage(
+                _DEVICE, result[1], total, free, result[2], result[3], now.limit
+            )  # fmt: skip
+            found.append([step, str(shortage.error())])
+    return found
 
 
 def digests_of(results: list[Record], every: int) -> list[str]:

@@ -68,3 +68,20 @@ def test_observers_hear_of_failures_before_the_error_and_may_use_the_allocator()
     ]
     stats = allocator.stats()
     assert (stats["num_oom_rejections"], stats["num_ooms"]) == (1, 1)
+
+
+@pytest.mark.parametrize("captures", [False, True])
+def test_mended_rejection_tries_the_cache_first_but_not_inside_a_capture(captures: bool) -> None:
+    allocator = CachingAllocator(
+        VirtualUpstream(100 * MIB),
+        settings="throw_on_cudamalloc_oom:True,mend_rejection_releases_cache:True",
+    )
+    allocator.free(allocator.malloc(80 * MIB, 1))
+    if captures:
+        allocator.pools.begin((1, 0), lambda stream: stream == 2, captures=True)
+        with pytest.raises(OutOfMemoryError, match="refused"):
+            allocator.malloc(30 * MIB)
+        assert allocator.reserved_bytes == 80 * MIB
+    else:
+        allocator.malloc(30 * MIB)
+        assert allocator.reserved_bytes == 30 * MIB

@@ -162,18 +162,27 @@ class AllocatorMachine(RuleBasedStateMachine):
         """Assert that a block in use can be freed, and its place asked for again."""
         self.upstream.disarm()
         for address, block in list(self.live.items()):
-            tables = self.allocator.tables
-            k = find(tables.header, tables.blocks, address)
-            if tables.blocks[k + t.USES] == 0 and not self.open and not self.captures:
-                private = tables.blocks[tables.blocks[k + t.POOL] + t.OWNER] != 0
-                if not private and tables.header[t.MAX_SPLIT] == t.UNLIMITED:
-                    self.allocator.free(address)
-                    del self.live[address]
-                    expandable = tables.blocks[k + t.EXPANDABLE_SEGMENT] != 0
-                    if expandable <= tables.header[t.EXPANDABLE]:
-                        again = self.allocator.malloc(block.nbytes, block.stream)
-                        self.remember(again, block)
-                    return
+            if self.is_served_again(address, block):
+                del self.live[address]
+                self.allocator.free(address)
+                again = self.allocator.malloc(block.nbytes, block.stream)
+                self.remember(again, block)
+                return
+
+    def is_served_again(self, address: int, block: Live) -> bool:
+        """Whether, by the settings of now, the place of a block would serve the same request."""
+        h, b = self.allocator.tables.header, self.allocator.tables.blocks
+        k = find(h, b, address)
+        size = sizes.round_size(h, block.nbytes)
+        return (
+            not self.open
+            and not self.captures
+            and h[t.MAX_SPLIT] == t.UNLIMITED
+            and b[k + t.USES] == 0
+            and b[k + t.SIZE] >= size
+            and b[k + t.POOL] == sizes.pool_for(b, 0, size)
+            and (b[k + t.EXPANDABLE_SEGMENT] != 0) <= h[t.EXPANDABLE]
+        )
 
     @precondition(lambda self: self.live)
     @rule(places=st.lists(st.integers(0, 99), min_size=1, max_size=5))

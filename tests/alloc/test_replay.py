@@ -94,6 +94,16 @@ def test_digests_stand_in_for_results_and_history(listed: Path, tmp_path: Path) 
     assert len(_read(whole)["digests"]) == 1
 
 
+def test_texts_of_failures_are_kept_if_asked(listed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json.gz"
+    assert main([str(listed), str(out), "--messages"]) == 0
+    ((event, text),) = _read(out)["messages"]
+    assert event == 4
+    figures = ["50.00 MiB", "64.00 MiB", "is free", "3.00 MiB is allocated", "is reserved"]
+    assert [text.find(figure) for figure in figures] == sorted(map(text.find, figures))
+    assert all(figure in text for figure in figures)
+
+
 def test_bench_prints_nanoseconds_an_event(
     listed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
