@@ -58,11 +58,17 @@ def read_events(path: str | Path) -> tuple[Event, list[Event]]:
     """
     events = []
     opened = gzip.open if str(path).endswith(".gz") else open
-    with opened(path, "rt") as file:
-        for number, line in enumerate(file, 1):
-            text = line.strip()
-            if text and not text.startswith("#"):
-                events.append(_parsed(text, path, number))
+    try:
+        with opened(path, "rt") as file:
+            for number, line in enumerate(file, 1):
+                text = line.strip()
+                if text and not text.startswith("#"):
+                    events.append(_parsed(text, path, number))
+    except UnicodeDecodeError:
+        raise ArgumentValueError(
+            str(path), expected="an event list: JSON lines", got="bytes that are no text",
+            remedy="`refruntime lab convert` makes one of a snapshot",
+        ) from None  # fmt: skip
     if events and events[0]["op"] == "config":
         return events[0], events[1:]
     return {}, events

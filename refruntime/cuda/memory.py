@@ -11,6 +11,7 @@ Invariants
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -331,6 +332,12 @@ def _record_memory_history(
         If `enabled`, `context` or `stacks` is none of these.
     """
     global _skipped
+    if enabled and not is_available():
+        warnings.warn(
+            "no GPU is in use, so nothing is recorded; the history of CPU tensors is "
+            "refruntime.alloc.host().record(stacks=True)",
+            stacklevel=2,
+        )
     if enabled is True or enabled is False:
         enabled = "all" if enabled else None
     _check_choice("enabled", enabled, (None, "state", "all"))

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -44,6 +45,10 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     try:
         return int(options.run(options))
+    except BrokenPipeError:
+        # Who reads has had enough; nothing must be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except RefruntimeError as error:
         print(f"refruntime lab: {error}", file=sys.stderr)
         return 2
@@ -147,10 +152,16 @@ def read_shown(path: str | Path) -> Recording:
 def chosen_device(recording: Recording, number: int | None) -> Device:
     """Return the device that was asked for, or the one with the most events."""
     known = {device.index: device for device in recording.devices}
-    if not known or (number is not None and number not in known):
+    if not known:
+        raise ArgumentValueError(
+            "lab", what=f"{recording.source} holds no events and no segments",
+            expected="a recording of a device's memory", got="nothing recorded",
+            remedy="was history on? for CPU tensors: refruntime.alloc.host().record(stacks=True)",
+        )  # fmt: skip
+    if number is not None and number not in known:
         raise ArgumentValueError(
             "lab", what=f"{recording.source} has no such device",
-            expected="one of " + (", ".join(map(str, known)) or "none"), got=number,
+            expected="one of " + ", ".join(map(str, known)), got=number,
         )  # fmt: skip
     if number is not None:
         return known[number]

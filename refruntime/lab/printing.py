@@ -64,7 +64,8 @@ def inspection(result: Record) -> None:
         ]
     )
     waste = result["waste_at_peak"]
-    print(f"\n  at the peak, {format_size(waste['reserved_bytes'])} are reserved:")
+    reserved = format_size(waste["reserved_bytes"])
+    print(f"\n  right after the request that brought reserved memory to its peak, {reserved}:")
     _rows(
         [
             ("asked for", format_size(waste["requested_bytes"])),

@@ -140,9 +140,12 @@ def test_what_is_not_there_or_cut_off_is_refused(
     cut = tmp_path / "cut.jsonl.gz"
     cut.write_bytes(gzip.compress(listed.read_bytes())[:-12])
     assert main([str(cut), "out"]) == 2
+    noise = tmp_path / "snapshot.pickle"
+    noise.write_bytes(bytes(range(128, 256)))
+    assert main([str(noise), "out"]) == 2
     assert main([str(listed), "out", "--conf", "no_such_key:1"]) == 2
     assert main([str(listed), "out", "--capacity", "lots"]) == 2
-    assert capsys.readouterr().err.count("replay: ") == 4
+    assert capsys.readouterr().err.count("replay: ") == 5
 
 
 def test_a_rejected_settings_text_keeps_what_stands_before_the_fault() -> None:

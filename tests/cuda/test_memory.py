@@ -167,3 +167,9 @@ def test_a_pool_takes_its_segments_from_a_librarys_functions(gpu, tmp_path):
 @pytest.mark.skipif(torch._optional.pynvml.installed(), reason="pynvml is installed")
 def test_processes_need_pynvml(gpu):
     assert "pynvml" in torch.cuda.list_gpu_processes()
+
+
+def test_recording_without_a_gpu_says_that_it_does_nothing():
+    with pytest.warns(UserWarning, match="no GPU is in use"):
+        torch.cuda.memory._record_memory_history()
+    torch.cuda.memory._record_memory_history(None)

@@ -21,10 +21,11 @@ def test_a_recording_becomes_a_page(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "http://" not in page.replace("http://www.w3.org/", "") and "https://" not in page
 
 
-def test_the_page_lies_beside_the_recording_unless_asked(tmp_path: Path) -> None:
-    copy = tmp_path / DATA.name
-    copy.write_bytes(DATA.read_bytes())
-    assert main(["lab", "report", str(copy)]) == 0
+def test_the_page_lies_in_the_current_folder_unless_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["lab", "report", str(DATA)]) == 0
     assert (tmp_path / f"{DATA.name}.html").exists()
 
 

@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="refruntime lab report", description="A recording of device memory as an HTML page."
     )
     parser.add_argument("file", help="a recording")
-    parser.add_argument("out", nargs="?", help="the page; by default beside the recording")
+    parser.add_argument("out", nargs="?", help="the page; by default in the current folder")
     parser.add_argument("--device", type=int, help="the number of the device")
     parser.add_argument(
         "--conf", action="append", default=[],
@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
 def _report(options: argparse.Namespace) -> int:
     recording = read_shown(options.file)
     device = chosen_device(recording, options.device)
-    out = Path(options.out or f"{options.file}.html")
+    out = Path(options.out or f"{Path(options.file).name}.html")
     print(lab_report.write(_input(recording, device, options), out))
     return 0
 
