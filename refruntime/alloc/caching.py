@@ -148,8 +148,8 @@ class CachingAllocator(Readings):
         """
         try:
             address = self._take(self._header, nbytes, stream, category)
-        except OverflowError:
-            # More than a machine word holds: the slow way knows what to say.
+        except (OverflowError, ValueError, TypeError):
+            # No number, or more than a machine word holds: the slow way knows what to say.
             address = codes.INVALID
         return address if address > 0 else self._malloc_slow(nbytes, stream, category)
 

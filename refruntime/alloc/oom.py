@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from refruntime.alloc import categories
 from refruntime.alloc.sizes import MAX_REQUEST
-from refruntime.errors import ArgumentValueError, OutOfMemoryError
+from refruntime.errors import ArgumentTypeError, ArgumentValueError, OutOfMemoryError
 
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
@@ -108,11 +108,15 @@ def check_request(device: str, nbytes: int, category: int) -> None:
 
     Raises
     ------
+    ArgumentTypeError
+        If the size is no whole number.
     ArgumentValueError
         If the size is negative or the category unknown.
     OutOfMemoryError
         If no machine has so many bytes.
     """
+    if not hasattr(nbytes, "__index__"):
+        raise ArgumentTypeError("malloc", expected="a whole number of bytes", got=repr(nbytes))
     if nbytes < 0:
         raise ArgumentValueError("malloc", expected="a size of 0 bytes or more", got=nbytes)
     if nbytes > MAX_REQUEST:

@@ -41,7 +41,7 @@ class RecordedCalls:
                 address = self._take(self._header, nbytes, stream, category, time_ns() // 1000, 0)
                 if address == codes.NEW_STACK:
                     self._trace.enter_stack()
-        except OverflowError:
+        except (OverflowError, ValueError, TypeError):
             address = codes.INVALID
         if address > 0:
             return int(address)

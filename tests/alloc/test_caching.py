@@ -44,6 +44,14 @@ def test_senseless_requests_are_refused(make: MakeAllocator, args: tuple[int, ..
     check(allocator, {})
 
 
+@pytest.mark.parametrize("nbytes", [1.5, "5M", None])
+def test_sizes_that_are_no_whole_numbers_are_refused(make: MakeAllocator, nbytes: object) -> None:
+    allocator = make()
+    with pytest.raises(TypeError):
+        allocator.malloc(nbytes)  # type: ignore[arg-type]
+    check(allocator, {})
+
+
 @pytest.mark.parametrize("nbytes", [1 << 60, 1 << 63, 1 << 80])
 def test_absurd_sizes_are_out_of_memory_without_asking_upstream(
     make: MakeAllocator, nbytes: int
