@@ -26,3 +26,26 @@ def test_import_and_first_tensor_load_no_gpu_package(code):
 def test_import_loads_neither_numba_nor_plotting():
     heavy = {"numba", "llvmlite", "scipy", "sklearn", "matplotlib", "tqdm", "mpi4py"}
     assert loaded_after("import refruntime") & heavy == set()
+
+
+# Importing a module later sets its name in the package, over whatever the package has put there.
+_SHADOWED = """
+import importlib, pkgutil, sys, types, refruntime
+found = [refruntime] + [
+    importlib.import_module(info.name)
+    for info in pkgutil.walk_packages(refruntime.__path__, "refruntime.") if info.ispkg
+]
+for package in found:
+    for info in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        value = vars(package).get(info.name.rpartition(".")[2])
+        if value is not None and not isinstance(value, types.ModuleType):
+            if info.name not in sys.modules:
+                print(info.name)
+"""
+
+
+def test_no_module_takes_the_name_of_something_its_package_has_from_elsewhere():
+    done = subprocess.run(
+        [sys.executable, "-c", _SHADOWED], capture_output=True, text=True, timeout=300, check=True
+    )
+    assert done.stdout == ""

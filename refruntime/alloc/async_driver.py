@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from refruntime import _optional
 from refruntime.alloc.stream_ordered import StreamOrderedPool
-from refruntime.alloc.timeline import Event, Timeline
 from refruntime.alloc.upstream import Upstream, UpstreamExhausted
+from refruntime.alloc.virtual_streams import Event, Timeline
 
 UNLIMITED: Final = (1 << 64) - 1
 # A virtual device numbers the streams that it is asked for above those of any program.

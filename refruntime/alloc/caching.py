@@ -36,7 +36,7 @@ from refruntime.alloc.failures import Failures, OomObserver, RejectionObserver
 from refruntime.alloc.graphs import GraphOrder
 from refruntime.alloc.guard import Guard
 from refruntime.alloc.native_stack import is_trusted
-from refruntime.alloc.oom import check_request
+from refruntime.alloc.oom import check_request, check_stream
 from refruntime.alloc.private_pools import PoolId, PrivatePools
 from refruntime.alloc.queue import ADOPT, FREE, TAG, Change, stray, warn_of
 from refruntime.alloc.readings import Readings
@@ -221,6 +221,7 @@ class CachingAllocator(Readings):
         ArgumentValueError
             If no block in use has this address.
         """
+        check_stream("record_stream", stream)
         if address == 0:
             return
         with self._guard:
@@ -334,14 +335,21 @@ class CachingAllocator(Readings):
             )
             if address > 0:
                 return int(address)
-        check_request(self.device, nbytes, category)
+        nbytes, stream, category = check_request(self.device, nbytes, stream, category)
         if nbytes == 0:
             return 0
         if self._guard.mine():
             return self._malloc_inside(nbytes, stream, category)
         self._warm_up()
-        with self._guard:
-            served = self._serve(nbytes, stream, category)
+        served: int | Report = 0
+        try:
+            with self._guard:
+                served = self._serve(nbytes, stream, category)
+        except KeyboardInterrupt:
+            # It came while the request was served: nobody will ever learn the address.
+            if isinstance(served, int):
+                self.free(served)
+            raise
         if isinstance(served, int):
             return served
         raise served()

@@ -9,5 +9,4 @@ OUT_OF_MEMORY: Final = -1  # nothing could serve the request
 REJECTED: Final = -2  # refused before anything was tried
 UNKNOWN: Final = -3  # no block in use has this address
 GATED: Final = -4  # compiled calls are not allowed now
-NEW_STACK: Final = -7  # the stack of the caller has no number yet
 INVALID: Final = -5  # a size or a category that makes no sense

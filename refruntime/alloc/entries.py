@@ -10,6 +10,7 @@ Invariants
 * An entry keeps the interpreter lock, so it is atomic among Python threads.
 * An entry does what needs nothing from the outside, or else changes nothing and says GATED: its
   caller then takes the long way.
+* A ``recorded_`` entry that does not know the caller's stack returns minus its hash.
 * A ``fast_`` entry runs only while the gate is open; a ``recorded_`` one also while history is
   recorded, and a ``held_`` one for callers that hold the allocator's lock.
 """
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 from refruntime._native import device_function, native, ptr_i64
 from refruntime.alloc.blocks import count_out, free_block, hand_out, retag
-from refruntime.alloc.codes import DONE, GATED, INVALID, NEW_STACK, UNKNOWN
+from refruntime.alloc.codes import DONE, GATED, INVALID, UNKNOWN
 from refruntime.alloc.native_stack import UNKNOWN_STACK, known_stack, stack_hash
 from refruntime.alloc.policy import find_cached, uses_expandable
 from refruntime.alloc.rows import enter_index, find, leave_index
@@ -32,7 +33,6 @@ from refruntime.alloc.tables import (
     CATEGORY_COUNT,
     CONTEXT,
     GATE,
-    NEW_STACK_HASH,
     NOW,
     RECORDING,
     SPARE_ROWS,
@@ -89,10 +89,13 @@ def has_trace_room(h):
 
 @device_function
 def find_context(h):
-    """Make the caller's Python stack the context of this call; return whether it has a number."""
-    h[NEW_STACK_HASH] = stack_hash()
-    h[CONTEXT] = known_stack(h[STACKS], h[STACK_SLOTS], h[NEW_STACK_HASH])
-    return h[CONTEXT] != UNKNOWN_STACK
+    """Make the caller's Python stack the context; return 0, or the hash of one that is new."""
+    hashed = stack_hash()
+    context = known_stack(h[STACKS], h[STACK_SLOTS], hashed)
+    if context == UNKNOWN_STACK:
+        return hashed
+    h[CONTEXT] = context
+    return 0
 
 
 @native("int64(int64, int64, int64, int64)", gil=True)
@@ -130,8 +133,9 @@ def recorded_take(header, nbytes, stream, category, now, context):
         return GATED
     h[NOW] = now
     h[CONTEXT] = context
-    if h[STACKS] != 0 and not find_context(h):
-        return NEW_STACK
+    hashed = find_context(h) if h[STACKS] != 0 else 0
+    if hashed != 0:
+        return -hashed
     return take(h, ptr_i64(h[BLOCKS]), nbytes, stream, category)
 
 
@@ -143,8 +147,9 @@ def recorded_give(header, address, now, context):
         return GATED
     h[NOW] = now
     h[CONTEXT] = context
-    if h[STACKS] != 0 and not find_context(h):
-        return NEW_STACK
+    hashed = find_context(h) if h[STACKS] != 0 else 0
+    if hashed != 0:
+        return -hashed
     return give(h, ptr_i64(h[BLOCKS]), address)
 
 

@@ -10,6 +10,7 @@ Invariants
   callers the slow way, which waits for the guard or queues the change.
 * The guard is not re-entrant; `mine` tells whether the calling thread is inside.
 * What was queued meanwhile is settled after the guard is left, by whoever left it.
+* Ctrl-C waits until the guard is left, so it never finds half-changed tables.
 * No thread is inside while the process forks, so a child's copy of the tables is whole.
 """
 
@@ -21,6 +22,7 @@ import weakref
 from collections import deque
 from typing import Any, Protocol
 
+from refruntime.alloc import interrupts
 from refruntime.alloc.tables import BUSY, GATE, Tables
 
 
@@ -48,6 +50,7 @@ class Guard:
         # Re-entrant, because it knows its owner from the moment it is taken; a finalizer may run
         # right after that. The guard itself is never entered twice.
         self._lock = threading.RLock()
+        self._holds_interrupts = False
 
     def mine(self) -> bool:
         """Return whether the calling thread is inside."""
@@ -55,15 +58,24 @@ class Guard:
 
     def enter(self, blocking: bool = True) -> bool:
         """Close the gate, waiting for other threads if `blocking`; return whether it was done."""
-        if self.mine() or not self._lock.acquire(blocking):
+        if self.mine():
             return False
+        held = interrupts.hold()
+        if not self._lock.acquire(blocking):
+            if held:
+                interrupts.let_go()
+            return False
+        self._holds_interrupts = held
         self._header[GATE] |= BUSY
         return True
 
     def leave(self) -> None:
-        """Open the gate."""
+        """Open the gate; raise KeyboardInterrupt if one has arrived meanwhile."""
+        held, self._holds_interrupts = self._holds_interrupts, False
         self._header[GATE] &= ~BUSY
         self._lock.release()
+        if held:
+            interrupts.let_go()
 
     def settle(self) -> None:
         """Have the owner carry out what was queued."""
@@ -76,8 +88,10 @@ class Guard:
             raise RuntimeError("the allocator is in the middle of a call on this thread")
 
     def __exit__(self, *exc_info: object) -> None:
-        self.leave()
-        self.settle()
+        try:
+            self.leave()
+        finally:
+            self.settle()
 
 
 _living: weakref.WeakSet[Guard] = weakref.WeakSet()
@@ -85,7 +99,22 @@ _held_for_fork: list[Guard] = []
 
 
 def _before_fork() -> None:
-    _held_for_fork.extend(guard for guard in list(_living) if guard.enter())
+    """Enter all guards. One that is taken is waited for with none held, lest two threads wait."""
+    while (taken := _enter_all()) is not None:
+        if taken.enter():
+            taken.leave()
+
+
+def _enter_all() -> Guard | None:
+    """Enter every guard but the caller's own; or enter none, and return one that is taken."""
+    for guard in list(_living):
+        if guard.mine():
+            continue
+        if not guard.enter(blocking=False):
+            _after_fork_in_parent()
+            return guard
+        _held_for_fork.append(guard)
+    return None
 
 
 def _after_fork_in_parent() -> None:
@@ -100,7 +129,10 @@ def _after_fork_in_child() -> None:
         guard = _held_for_fork.pop()
         # Threads that waited for the lock do not exist here, and may have left it in any state.
         guard._header[GATE] &= ~BUSY
+        held = guard._holds_interrupts
         guard._reset()
+        if held:
+            interrupts.let_go()
         guard.settle()
 
 

@@ -44,6 +44,7 @@ _MIX: Final = 0x1B873593CC9E2D51
 _MASK: Final = (1 << 63) - 1
 _FIRST_SLOTS: Final = 1024
 UNKNOWN_STACK: Final = -1
+LEAST_HASH: Final = 1 << 16
 
 
 class _ThreadState(Lazy):
@@ -71,7 +72,7 @@ def word_at(address):
 
 @device_function
 def stack_hash():
-    """Return a hash of the calling thread's Python stack, never 0."""
+    """Return a hash of the calling thread's Python stack, at least `LEAST_HASH`."""
     frame = word_at(thread_state() + _STATE)
     if _RECORD >= 0:
         frame = word_at(frame + _RECORD)
@@ -84,14 +85,14 @@ def stack_hash():
         mixed ^= mixed >> 32
         frame = word_at(frame + _BEFORE)
         depth += 1
-    return mixed | 1
+    return mixed | LEAST_HASH
 
 
 @device_function
 def known_stack(table, slots, wanted):
     """Return the number of a stack in the table at an address, or UNKNOWN_STACK."""
     t = ptr_i64(table)
-    slot = (wanted >> 1) & (slots - 1)
+    slot = (wanted >> 20) & (slots - 1)
     while t[2 * slot] != 0:
         if t[2 * slot] == wanted:
             return t[2 * slot + 1]
@@ -104,12 +105,14 @@ class KnownStacks:
 
     def __init__(self) -> None:
         self._table = np.zeros((_FIRST_SLOTS, 2), np.int64)
+        self._outgrown = self._table
         self._count = 0
 
     @property
     def address(self) -> int:
         """Where the table is, for compiled code."""
-        return int(self._table.ctypes.data)
+        # Not by `ctypes`, which imports, and that fails while the interpreter goes down.
+        return int(self._table.__array_interface__["data"][0])
 
     @property
     def slots(self) -> int:
@@ -120,6 +123,8 @@ class KnownStacks:
         """Give a stack its number; the table may move."""
         if 2 * (self._count + 1) > self.slots:
             known = self._table[self._table[:, 0] != 0]
+            # Compiled calls of other threads look into the old table until the header has the new.
+            self._outgrown = self._table
             self._table = np.zeros((4 * self.slots, 2), np.int64)
             for other, its_number in known.tolist():
                 self._put(other, its_number)
@@ -127,7 +132,7 @@ class KnownStacks:
         self._count += 1
 
     def _put(self, hashed: int, number: int) -> None:
-        slot = (hashed >> 1) & (self.slots - 1)
+        slot = (hashed >> 20) & (self.slots - 1)
         while self._table[slot, 0]:
             slot = (slot + 1) & (self.slots - 1)
         self._table[slot] = hashed, number

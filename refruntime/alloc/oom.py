@@ -13,7 +13,9 @@ Invariants
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
+from typing import Any
 
 from refruntime.alloc import categories
 from refruntime.alloc.sizes import MAX_REQUEST
@@ -103,25 +105,42 @@ def rejection(device: str, nbytes: int) -> OutOfMemoryError:
     )
 
 
-def check_request(device: str, nbytes: int, category: int) -> None:
-    """Refuse a request that makes no sense.
+def check_request(device: str, nbytes: Any, stream: Any, category: Any) -> tuple[int, int, int]:
+    """Return size, stream and category as plain integers; refuse what makes no sense.
 
     Raises
     ------
     ArgumentTypeError
-        If the size is no whole number.
+        If one is no whole number.
     ArgumentValueError
-        If the size is negative or the category unknown.
+        If the size or the stream is negative, or the category unknown.
     OutOfMemoryError
         If no machine has so many bytes.
     """
-    if not hasattr(nbytes, "__index__"):
-        raise ArgumentTypeError("malloc", expected="a whole number of bytes", got=repr(nbytes))
+    nbytes = _whole("malloc", "bytes", nbytes)
     if nbytes < 0:
         raise ArgumentValueError("malloc", expected="a size of 0 bytes or more", got=nbytes)
     if nbytes > MAX_REQUEST:
         raise absurd_request(device, nbytes)
+    category = _whole("malloc", "category", category)
     categories.name(category)
+    return nbytes, check_stream("malloc", stream), category
+
+
+def check_stream(op: str, stream: Any) -> int:
+    """Return a stream as a plain integer; refuse what can be none."""
+    handle = _whole(op, "stream", stream)
+    if not 0 <= handle < 1 << 62:
+        raise ArgumentValueError(op, expected="a stream, 0 or a handle", got=handle)
+    return handle
+
+
+def _whole(op: str, what: str, value: Any) -> int:
+    try:
+        return int(operator.index(value))
+    except TypeError:
+        expected = f"a whole number ({what})"
+        raise ArgumentTypeError(op, expected=expected, got=repr(value)) from None
 
 
 def absurd_request(device: str, nbytes: int) -> OutOfMemoryError:

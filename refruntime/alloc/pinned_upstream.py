@@ -21,8 +21,8 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from refruntime import _optional
-from refruntime.alloc.timeline import Event, Timeline
 from refruntime.alloc.upstream import HostUpstream, UpstreamExhausted, VirtualUpstream
+from refruntime.alloc.virtual_streams import Event, Timeline
 
 PAGE: Final = 4096
 _OUT_OF_MEMORY: Final = 2  # cudaErrorMemoryAllocation

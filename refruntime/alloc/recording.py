@@ -17,6 +17,7 @@ from time import time_ns
 from typing import Any
 
 from refruntime.alloc import categories, codes, entries
+from refruntime.alloc.native_stack import LEAST_HASH
 from refruntime.alloc.queue import FREE
 
 
@@ -34,13 +35,13 @@ class RecordedCalls:
 
     def malloc(self, nbytes: int, stream: int = 0, category: int = categories.DEFAULT) -> int:
         """Return the address of `nbytes` bytes."""
-        address = codes.NEW_STACK
         try:
             # One call for both rounds: the place of the call is part of the stack.
-            while address == codes.NEW_STACK:
+            for _ in range(2):
                 address = self._take(self._header, nbytes, stream, category, time_ns() // 1000, 0)
-                if address == codes.NEW_STACK:
-                    self._trace.enter_stack()
+                if address > -LEAST_HASH:
+                    break
+                self._trace.enter_stack(-address)
         except (OverflowError, ValueError, TypeError):
             address = codes.INVALID
         if address > 0:
@@ -49,10 +50,10 @@ class RecordedCalls:
 
     def free(self, address: int) -> None:
         """Give a block back to the cache."""
-        code = codes.NEW_STACK
-        while code == codes.NEW_STACK:
+        for _ in range(2):
             code = self._give(self._header, address, time_ns() // 1000, 0)
-            if code == codes.NEW_STACK:
-                self._trace.enter_stack()
+            if code > -LEAST_HASH:
+                break
+            self._trace.enter_stack(-code)
         if code != codes.DONE:
             self._allocator._change_slow((FREE, address), code)

@@ -40,8 +40,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from refruntime.alloc.strategies.spans import FreeSpans, Span
-from refruntime.alloc.timeline import Mark, Timeline
 from refruntime.alloc.upstream import Upstream, UpstreamExhausted
+from refruntime.alloc.virtual_streams import Mark, Timeline
 from refruntime.errors import ArgumentValueError
 
 CHUNK: Final = 32 << 20

@@ -88,7 +88,6 @@ NOW: Final = 54  # what the entries of this call get as their time
 CONTEXT: Final = 55  # and as the stack that asked for them
 STACKS: Final = 57  # address of the table of known stacks, or 0 (see `native_stack`)
 STACK_SLOTS: Final = 58
-NEW_STACK_HASH: Final = 59  # of a stack that the table does not know
 KEEPS_CONTEXTS: Final = 56  # whether the contexts of blocks are kept up to date
 
 # Words of an entry

@@ -17,6 +17,7 @@ Invariants
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -34,7 +35,6 @@ from refruntime.alloc.tables import (
     ENTRY_SIZE,
     ENTRY_STREAM,
     ENTRY_TIME,
-    NEW_STACK_HASH,
     STACK_SLOTS,
     STACKS,
     TRACE_COUNT,
@@ -105,13 +105,14 @@ class Stacks:
     """Python stacks by number, each kept once; number 0 is no stack.
 
     A stack is kept as the code and the place in it of each frame; lines are worked out when
-    somebody reads it.
+    somebody reads it. A number that was not given here, as those below `first`, has no frames.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 1) -> None:
         self._numbers: dict[tuple[int, ...], int] = {}
-        self._stacks: list[list[tuple[CodeType, int]]] = [[]]
+        self._stacks: dict[int, list[tuple[CodeType, int]]] = {}
         self._frames: dict[int, Frames] = {}
+        self.next_number = first
 
     def current(self, depth: int = 1) -> int:
         """Return the number of the stack `depth` calls up, without the allocator's own frames."""
@@ -130,13 +131,15 @@ class Stacks:
 
     def _enter(self, places: tuple[int, ...], frame: FrameType) -> int:
         """Give a stack that is new a number."""
-        number = self._numbers[places] = len(self._stacks)
         found: list[tuple[CodeType, int]] = []
         top: FrameType | None = frame
         while top is not None:
             found.append((top.f_code, top.f_lasti))
             top = top.f_back
-        self._stacks.append(found)
+        number = self.next_number
+        self.next_number += 1
+        self._stacks[number] = found
+        self._numbers[places] = number
         return number
 
     def frames(self, number: int) -> Frames:
@@ -145,7 +148,7 @@ class Stacks:
         if found is None:
             found = self._frames[number] = tuple(
                 (code.co_filename, _line_of(code, place), code.co_qualname)
-                for code, place in self._stacks[number]
+                for code, place in self._stacks.get(number, ())
             )
         return found
 
@@ -176,34 +179,40 @@ class Trace:
         self._tables = tables
         self._known = Stacks()
         self._table = KnownStacks()
+        # Re-entrant: a finalizer may allocate, and so enter a stack, while one is being entered.
+        self._lock = threading.RLock()
 
     def start(
         self, initial: Iterable[TraceEvent], stacks: bool, max_entries: int | None = None
     ) -> None:
         """Drop what was recorded, and begin anew from the state in `initial`."""
-        self.initial = list(initial)
-        self._known = Stacks()
-        self._table = KnownStacks()
-        self._tables.start_trace(max_entries)
-        self.enabled, self.stacks = True, stacks
-        self._point(stacks and is_trusted())
+        with self._lock:
+            self.initial = list(initial)
+            # Numbers go on, so that none of an earlier recording is taken for one of this.
+            self._known = Stacks(self._known.next_number)
+            self._table = KnownStacks()
+            self._tables.start_trace(max_entries)
+            self.enabled, self.stacks = True, stacks
+            self._point(stacks and is_trusted())
 
     def _point(self, native: bool) -> None:
         header = self._tables.header
         header[STACKS] = self._table.address if native else 0
         header[STACK_SLOTS] = self._table.slots
 
-    def enter_stack(self, depth: int = 1) -> None:
-        """Give the stack `depth` calls up, which compiled code did not know, a number."""
-        hashed = self._tables.header[NEW_STACK_HASH]
-        self._table.enter(hashed, self._known.current(depth + 1))
-        self._point(True)
+    def enter_stack(self, hashed: int, depth: int = 1) -> None:
+        """Give the stack `depth` calls up, which compiled code knows only by its hash, a number."""
+        with self._lock:
+            if self.enabled and self.stacks:
+                self._table.enter(hashed, self._known.current(depth + 1))
+                self._point(True)
 
     def stop(self) -> None:
         """Stop recording; what was recorded stays readable."""
-        self._tables.header[STACKS] = 0
-        self._tables.stop_trace()
-        self.enabled = False
+        with self._lock:
+            self._tables.header[STACKS] = 0
+            self._tables.stop_trace()
+            self.enabled = False
 
     def context(self, depth: int = 1) -> int:
         """Return the number of the stack `depth` calls up, or 0 if stacks are not recorded."""

@@ -43,7 +43,7 @@ class UncachedAllocator(CachingAllocator):
         ArgumentValueError
             If the size is negative or the category unknown.
         """
-        check_request(self.device, nbytes, category)
+        nbytes, stream, category = check_request(self.device, nbytes, stream, category)
         if nbytes == 0:
             return 0
         try:

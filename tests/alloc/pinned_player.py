@@ -9,7 +9,7 @@ from typing import Any
 from refruntime.alloc.pinned import PinnedAllocator
 from refruntime.alloc.pinned_upstream import VirtualPinnedUpstream
 from refruntime.alloc.settings import AllocatorSettings
-from refruntime.alloc.timeline import Timeline
+from refruntime.alloc.virtual_streams import Timeline
 
 
 def settings_of(text: str) -> AllocatorSettings:

@@ -11,8 +11,8 @@ from refruntime import _optional
 from refruntime.alloc.async_driver import UNLIMITED, CupyAsyncDriver, PoolUsage, VirtualAsyncDriver
 from refruntime.alloc.malloc_async import MallocAsyncAllocator
 from refruntime.alloc.stream_ordered import CHUNK
-from refruntime.alloc.timeline import Timeline
 from refruntime.alloc.upstream import VirtualUpstream
+from refruntime.alloc.virtual_streams import Timeline
 from refruntime.errors import OutOfMemoryError
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -36,7 +37,9 @@ def test_freed_block_is_given_out_again(make: MakeAllocator) -> None:
     assert allocator.malloc(100) == address
 
 
-@pytest.mark.parametrize("args", [(-1,), (10, 0, categories.COUNT), (10, 0, -1)])
+@pytest.mark.parametrize(
+    "args", [(-1,), (10, 0, categories.COUNT), (10, 0, -1), (10, -1), (10, 1 << 80)]
+)
 def test_senseless_requests_are_refused(make: MakeAllocator, args: tuple[int, ...]) -> None:
     allocator = make()
     with pytest.raises(ArgumentValueError):
@@ -482,6 +485,54 @@ def test_a_forked_child_has_its_own_allocator_and_bytes() -> None:
         print(good, ctypes.string_at(address, 2), allocator.allocated_bytes)
     """)
     assert printed == f"20 b'\\x07\\x07' {4 * MIB}\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+def test_a_fork_waits_for_a_thread_that_is_inside_two_allocators() -> None:
+    printed = _python("""
+        import os, threading, time, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from refruntime.alloc import CachingAllocator, VirtualUpstream
+        first, inside = CachingAllocator(VirtualUpstream(1 << 40)), threading.Event()
+        class Asking(VirtualUpstream):
+            def reserve(self, nbytes, stream):
+                inside.set()
+                time.sleep(0.2)
+                first.free(first.malloc(30 << 20))
+                first.empty_cache()
+                return super().reserve(nbytes, stream)
+        second = CachingAllocator(Asking(1 << 40))
+        thread = threading.Thread(target=lambda: second.malloc(1 << 20))
+        thread.start()
+        inside.wait()
+        child = os.fork()
+        if child == 0:
+            first.malloc(1), second.malloc(1 << 20)
+            os._exit(0)
+        thread.join()
+        print(os.waitpid(child, 0)[1], second.allocated_bytes >> 20)
+    """)
+    assert printed == "0 1\n"
+
+
+class _InterruptedUpstream(VirtualUpstream):
+    """Ctrl-C is pressed while it is asked for memory."""
+
+    def reserve(self, nbytes: int, stream: int = 0) -> int:
+        signal.raise_signal(signal.SIGINT)
+        return super().reserve(nbytes, stream)
+
+
+def test_an_interrupt_waits_until_the_tables_are_whole(make: MakeAllocator) -> None:
+    allocator = make(upstream=_InterruptedUpstream(1 << 40))
+    with pytest.raises(KeyboardInterrupt):
+        allocator.malloc(5 * MIB)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    # The request was served, and the block, which nobody has, went back to the cache.
+    assert allocator.reserved_bytes > 0 == allocator.allocated_bytes
+    check(allocator, {})
+    address = allocator.malloc(5 * MIB)
+    check(allocator, {address: Live(5 * MIB, 0, categories.DEFAULT)})
 
 
 def test_compiled_entries_load_from_the_cache_in_a_second_process(tmp_path: object) -> None:

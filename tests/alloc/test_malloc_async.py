@@ -13,8 +13,8 @@ from refruntime.alloc.async_driver import FIRST_OWN_STREAM, PoolUsage, VirtualAs
 from refruntime.alloc.malloc_async import REFUSED, MallocAsyncAllocator, over
 from refruntime.alloc.strategy import STRATEGIES, Request, run_strategy
 from refruntime.alloc.stream_ordered import CHUNK
-from refruntime.alloc.timeline import Timeline
 from refruntime.alloc.upstream import UpstreamExhausted, VirtualUpstream
+from refruntime.alloc.virtual_streams import Timeline
 from refruntime.errors import ArgumentValueError, DeviceError, OutOfMemoryError
 
 MIB = 1 << 20

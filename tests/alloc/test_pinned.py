@@ -16,7 +16,7 @@ from refruntime.alloc.pinned import PinnedAllocator, page_shares, rounded_size
 from refruntime.alloc.pinned_blocks import bucket_of
 from refruntime.alloc.pinned_upstream import VirtualPinnedUpstream
 from refruntime.alloc.settings import AllocatorSettings
-from refruntime.alloc.timeline import Timeline
+from refruntime.alloc.virtual_streams import Timeline
 from refruntime.errors import ArgumentValueError, OutOfMemoryError
 from tests.alloc.pinned_player import Player, free_by_free, manual
 

@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from refruntime.alloc.pinned import PinnedAllocator, rounded_size
 from refruntime.alloc.pinned_upstream import VirtualPinnedUpstream
 from refruntime.alloc.settings import AllocatorSettings
-from refruntime.alloc.timeline import Timeline
 from refruntime.alloc.upstream import UpstreamExhausted
+from refruntime.alloc.virtual_streams import Timeline
 from refruntime.errors import OutOfMemoryError
 
 KIB = 1 << 10

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from refruntime.alloc.stream_ordered import ALIGNMENT, CHUNK, StreamOrderedPool
-from refruntime.alloc.timeline import Mark, Timeline
 from refruntime.alloc.upstream import UpstreamExhausted, VirtualUpstream
+from refruntime.alloc.virtual_streams import Mark, Timeline
 from refruntime.errors import ArgumentValueError
 
 MIB = 1 << 20

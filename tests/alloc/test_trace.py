@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 
 from refruntime.alloc import CachingAllocator, VirtualUpstream, categories, timeline
+from refruntime.alloc.tables import ENTRY_CONTEXT
 from refruntime.alloc.trace import TraceEvent
 from refruntime.errors import OutOfMemoryError
 from tests.alloc.conftest import MakeAllocator
@@ -141,3 +142,16 @@ def test_timeline_follows_categories_and_reserved_bytes() -> None:
 def test_events_are_plain_tuples_with_names() -> None:
     event = TraceEvent("alloc", 1, 2, 3, 4, 5)
     assert event == ("alloc", 1, 2, 3, 4, 5, (), (0, 0))
+
+
+def test_numbers_of_an_earlier_recording_have_no_frames(make: MakeAllocator) -> None:
+    allocator = make()
+    allocator.record(stacks=True)
+    allocator.malloc(100)
+    (old,) = {row[ENTRY_CONTEXT] for row in allocator.tables.trace_entries().tolist()}
+    assert allocator.trace.frames(old)
+    allocator.record(stacks=True)
+    allocator.malloc(100)
+    (new,) = {row[ENTRY_CONTEXT] for row in allocator.tables.trace_entries().tolist()}
+    assert new > old and allocator.trace.frames(new)
+    assert allocator.trace.frames(old) == allocator.trace.frames(0) == ()

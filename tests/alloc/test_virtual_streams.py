@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refruntime.alloc.timeline import Mark, Timeline
+from refruntime.alloc.virtual_streams import Mark, Timeline
 
 
 def test_work_is_done_at_once_unless_told_otherwise() -> None:
