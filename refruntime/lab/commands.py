@@ -116,7 +116,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_spreading(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--jobs", type=int, default=0, help="processes; one for each core if not")
+    parser.add_argument("--jobs", type=int, default=0, help="at once; one for each core if not")
     parser.add_argument("--scheduler", default="", metavar="ADDRESS", help="a Dask scheduler")
 
 

@@ -8,12 +8,15 @@ Invariants
 ----------
 * Results come in the order of the tasks, however they were run.
 * What tasks share travels once to each worker process; a task is a few words.
+* Replays of the caching allocator run on threads: they spend their time in compiled code, which
+  lets go of the interpreter lock and keeps all its state to itself. All else needs processes.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from refruntime import _optional
@@ -55,7 +58,7 @@ def sweep(
     work : callable
         ``work(shared, task)``, a function of a module, so that other processes find it.
     jobs : int
-        Processes; 0 is one for each core, 1 is this process.
+        Threads or processes; 0 is one for each core, 1 is the calling thread.
     scheduler : str
         The address of a Dask scheduler, instead of processes of this machine.
     progress : callable, optional
@@ -72,10 +75,17 @@ def sweep(
     count = min(jobs or config.num_threads, len(tasks))
     if count <= 1:
         return _told((work(shared, task) for task in tasks), len(tasks), told)
+    if all(_is_compiled(task) for task in tasks):
+        with ThreadPoolExecutor(count, "sweep") as threads:
+            return _told(threads.map(lambda task: work(shared, task), tasks), len(tasks), told)
     # A fork of a process with threads may deadlock; a fresh interpreter does not.
     context = multiprocessing.get_context("spawn")
     with context.Pool(count, _receive, (shared, work)) as pool:
         return _told(pool.imap(_run_received, tasks), len(tasks), told)
+
+
+def _is_compiled(task: Any) -> bool:
+    return isinstance(task, (Task, Outcome)) and task.strategy == CACHING
 
 
 def _told(outcomes: Iterable[Any], count: int, progress: Progress) -> list[Any]:

@@ -7,7 +7,7 @@ import pytest
 from refruntime import _optional
 from refruntime.errors import ArgumentValueError, OptionalDependencyError
 from refruntime.lab.advice import OPTIONS, advise, candidates, pareto, smallest_device
-from refruntime.lab.replay import replay_events, strategies
+from refruntime.lab.replay import CACHING, replay_events, strategies
 from refruntime.lab.settings import check_settings
 from refruntime.lab.sweep import Task, sweep
 from tests.lab.recorded import alloc, events, free
@@ -66,8 +66,9 @@ def test_the_smallest_device_serves_the_run_and_a_smaller_one_does_not():
     assert replay_events(listed, "", size - (32 << 20)).ooms > 0
 
 
-def test_processes_give_the_same_as_one():
-    tasks = [Task(""), Task("expandable_segments:True"), Task("", 100 * MIB)]
+@pytest.mark.parametrize("last", [CACHING, "plain"], ids=["threads", "processes"])
+def test_several_at_once_give_the_same_as_one(last):
+    tasks = [Task(""), Task("expandable_segments:True"), Task("", 100 * MIB, last)]
     shares = []
     alone = sweep(events(*GROWING), tasks, jobs=1, progress=shares.append)
     spread = sweep(events(*GROWING), tasks, jobs=2)
@@ -75,6 +76,23 @@ def test_processes_give_the_same_as_one():
         each.peak_reserved_bytes for each in spread
     ]
     assert shares == [1 / 3, 2 / 3, 1.0]
+
+
+def test_threads_replay_one_list_with_changing_settings_as_one_does():
+    change = {"op": "settings", "conf": "max_split_size_mb:30"}
+    fraction = {"op": "set_fraction", "fraction": 0.001}
+    listed = events(*GROWING[:4], change, *GROWING[4:8], fraction, *GROWING[8:])
+    tasks = [Task(f"max_split_size_mb:{size}") for size in range(21, 61)]
+    alone = sweep(listed, tasks, jobs=1)
+    spread = sweep(listed, tasks, jobs=4)
+    assert [each.as_dict() | {"seconds": 0} for each in alone] == [
+        each.as_dict() | {"seconds": 0} for each in spread
+    ]
+
+
+def test_a_senseless_setting_ends_a_sweep_on_threads():
+    with pytest.raises(ArgumentValueError):
+        sweep(events(*GROWING), [Task(""), Task("max_split_size_mb:x"), Task("")], jobs=2)
 
 
 def test_a_local_cluster_gives_the_same_as_one_process():
