@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -140,13 +141,18 @@ class _Encoder:
 
     def row(self, number: int, event: Event) -> Row:
         """Return the row of an event."""
-        encode_one = _ENCODERS.get(event["op"])
+        op = event["op"]
+        encode_one = _ENCODERS.get(op) if isinstance(op, str) else None
         if encode_one is None:
             raise _bad(number, event, f"one of {', '.join(sorted(_ENCODERS))}")
         try:
-            row = encode_one(self, event)
+            row = [operator.index(word) for word in encode_one(self, event)]
         except KeyError as missing:
             raise _bad(number, event, f"a value for {missing}") from None
+        except (TypeError, AttributeError):
+            raise _bad(number, event, "values of the right types") from None
+        if any(not -(1 << 63) <= word < 1 << 63 for word in row):
+            raise _bad(number, event, "numbers of 64 bits")
         return (*row, *(0,) * (loop.EVENT_WORDS - len(row)))  # type: ignore[return-value]
 
     def name(self, event: Event) -> int:

@@ -121,6 +121,15 @@ def test_bench_prints_nanoseconds_an_event(
         ('{"op": "alloc", "id": 1, "size": 5, "stream": 99}', "stream: expected a number from 0"),
         ('{"op": "alloc", "id": 1, "size": -5}', "expected a size of 0 bytes or more"),
         ('{"op": "alloc", "id": 1, "size": "big"}', "expected a size of 0 bytes or more"),
+        ('{"op": ["alloc"]}', "event 0: expected one of alloc"),
+        ('{"op": "alloc", "id": [1], "size": 5}', "event 0: expected values of the right types"),
+        ('{"op": "pool_begin", "pool": [1, 2]}', "event 0: expected values of the right types"),
+        ('{"op": "sync_stream", "stream": "x"}', "expected values of the right types"),
+        ('{"op": "set_fraction", "fraction": "half"}', "expected values of the right types"),
+        ('{"op": "settings", "conf": 3}', "expected values of the right types"),
+        ('{"op": "set_foreign", "bytes": "many"}', "expected values of the right types"),
+        ('{"op": "set_foreign", "bytes": 1e30}', "expected values of the right types"),
+        ('{"op": "set_foreign", "bytes": 36893488147419103232}', "expected numbers of 64 bits"),
     ],
 )
 def test_a_bad_list_gets_one_clear_line(
