@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import pickle
 
 import numpy as np
@@ -157,6 +158,13 @@ def test_what_is_no_recording_is_one_error_that_names_the_file(tmp_path, content
 def test_a_missing_file_is_the_same_kind_of_error(tmp_path):
     with pytest.raises(ArgumentValueError, match="No such file"):
         read(tmp_path / "nothing.pickle")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_refused_rather_than_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ArgumentValueError, match="not a regular file"):
+        read(tmp_path / "pipe")
 
 
 def test_a_cut_gzip_is_an_error(tmp_path, mlp):

@@ -56,6 +56,9 @@ class Source:
     def __init__(self, path: str | Path, progress: Progress = silent) -> None:
         self.path = Path(path)
         self._progress = progress
+        # Opening a pipe waits for its writer; and it cannot be read from the start again.
+        if self.path.is_fifo() or self.path.is_socket():
+            raise unreadable(path, "not a regular file")
         try:
             self._size = self.path.stat().st_size
             self._raw: BinaryIO = self.path.open("rb")
