@@ -11,18 +11,17 @@ Invariants
 * The guard is not re-entrant; `mine` tells whether the calling thread is inside.
 * What was queued meanwhile is settled after the guard is left, by whoever left it.
 * Ctrl-C waits until the guard is left, so it never finds half-changed tables.
-* No thread is inside while the process forks, so a child's copy of the tables is whole.
+* No thread is inside while the process forks (see `forks`).
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections import deque
 from typing import Any, Protocol
 
-from refruntime.alloc import interrupts
+from refruntime.alloc import forks, interrupts
 from refruntime.alloc.tables import BUSY, GATE, Tables
 
 
@@ -44,7 +43,7 @@ class Guard:
         self._header = owner.tables.header
         self._queue = owner.queue
         self._reset()
-        _living.add(self)
+        forks.keep_whole(self)
 
     def _reset(self) -> None:
         # Re-entrant, because it knows its owner from the moment it is taken; a finalizer may run
@@ -77,6 +76,14 @@ class Guard:
         if held:
             interrupts.let_go()
 
+    def leave_in_child(self) -> None:
+        """Open the gate after a fork, whose other threads may have left the lock in any state."""
+        held = self._holds_interrupts
+        self._header[GATE] &= ~BUSY
+        self._reset()
+        if held:
+            interrupts.let_go()
+
     def settle(self) -> None:
         """Have the owner carry out what was queued."""
         owner = self._owner()
@@ -92,53 +99,3 @@ class Guard:
             self.leave()
         finally:
             self.settle()
-
-
-_living: weakref.WeakSet[Guard] = weakref.WeakSet()
-_held_for_fork: list[Guard] = []
-
-
-def _before_fork() -> None:
-    """Enter all guards. One that is taken is waited for with none held, lest two threads wait."""
-    while (taken := _enter_all()) is not None:
-        if taken.enter():
-            taken.leave()
-
-
-def _enter_all() -> Guard | None:
-    """Enter every guard but the caller's own; or enter none, and return one that is taken."""
-    for guard in list(_living):
-        if guard.mine():
-            continue
-        if not guard.enter(blocking=False):
-            _after_fork_in_parent()
-            return guard
-        _held_for_fork.append(guard)
-    return None
-
-
-def _after_fork_in_parent() -> None:
-    while _held_for_fork:
-        guard = _held_for_fork.pop()
-        guard.leave()
-        guard.settle()
-
-
-def _after_fork_in_child() -> None:
-    while _held_for_fork:
-        guard = _held_for_fork.pop()
-        # Threads that waited for the lock do not exist here, and may have left it in any state.
-        guard._header[GATE] &= ~BUSY
-        held = guard._holds_interrupts
-        guard._reset()
-        if held:
-            interrupts.let_go()
-        guard.settle()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork,
-        after_in_parent=_after_fork_in_parent,
-        after_in_child=_after_fork_in_child,
-    )

@@ -11,18 +11,18 @@ Invariants
   run in the order in which they came. The garbage collector may therefore call `soon` at any time.
 * An action that raises tells whoever handed it in, if they are still there, else
   ``threading.excepthook``; it never disturbs the call that happened to run it.
-* No other thread is inside while the process forks, so a child's copy of the state is whole.
+* No other thread is inside while the process forks (see `forks`).
 """
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from refruntime.alloc import forks
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class Turnstile:
     def __init__(self) -> None:
         self._queue: deque[_Action] = deque()
         self._reset()
-        _living.add(self)
+        forks.keep_whole(self)
 
     def _reset(self) -> None:
         # Re-entrant, because it knows its owner from the moment it is taken; a finalizer may run
@@ -74,18 +74,29 @@ class Turnstile:
         """Return whether the calling thread is inside."""
         return self._lock._is_owned()  # type: ignore[attr-defined, no-any-return]
 
+    def enter(self, blocking: bool = True) -> bool:
+        """Go inside, waiting for other threads if `blocking`; return whether it was done."""
+        return not self.mine() and self._lock.acquire(blocking)
+
+    def leave(self) -> None:
+        """Go outside."""
+        self._lock.release()
+
+    def leave_in_child(self) -> None:
+        """Go outside after a fork, whose other threads may have left the lock in any state."""
+        self._reset()
+
     def __enter__(self) -> None:
-        if self.mine():
+        if not self.enter():
             raise RuntimeError("the allocator is in the middle of a call on this thread")
-        self._lock.acquire()
 
     def __exit__(self, *exc_info: object) -> None:
-        self._lock.release()
+        self.leave()
         self.settle()
 
     def soon(self, function: Callable[..., None], *arguments: Any) -> None:
         """Run `function` as a call of its own: now, or when the call in progress has ended."""
-        if not self._queue and not self.mine() and self._lock.acquire(blocking=False):
+        if not self._queue and self.enter(blocking=False):
             try:
                 function(*arguments)
             finally:
@@ -99,44 +110,12 @@ class Turnstile:
     def settle(self) -> None:
         """Run what is queued, unless somebody is inside, who will do it when leaving."""
         # Asked again after each release: what was queued while we were inside is ours to run.
-        while self._queue and not self.mine() and self._lock.acquire(blocking=False):
+        while self._queue and self.enter(blocking=False):
             try:
                 self._run_queue()
             finally:
-                self._lock.release()
+                self.leave()
 
     def _run_queue(self) -> None:
         while self._queue:
             self._queue.popleft().run()
-
-
-_living: weakref.WeakSet[Turnstile] = weakref.WeakSet()
-_held_for_fork: list[Turnstile] = []
-
-
-def _before_fork() -> None:
-    for turnstile in list(_living):
-        if not turnstile.mine():
-            turnstile._lock.acquire()
-            _held_for_fork.append(turnstile)
-
-
-def _after_fork_in_parent() -> None:
-    while _held_for_fork:
-        _held_for_fork.pop().__exit__()
-
-
-def _after_fork_in_child() -> None:
-    while _held_for_fork:
-        turnstile = _held_for_fork.pop()
-        # Threads that waited for the lock do not exist here, and may have left it in any state.
-        turnstile._reset()
-        turnstile.settle()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork,
-        after_in_parent=_after_fork_in_parent,
-        after_in_child=_after_fork_in_child,
-    )
