@@ -39,7 +39,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from refruntime.alloc.strategies.spans import FreeSpans, Span
+from refruntime.alloc.spans import FreeSpans, Span
 from refruntime.alloc.upstream import Upstream, UpstreamExhausted
 from refruntime.alloc.virtual_streams import Mark, Timeline
 from refruntime.errors import ArgumentValueError

@@ -15,6 +15,7 @@ from typing import Final
 # This import registers PyTorch's other backend, "cuda-malloc-async".
 from refruntime.alloc import malloc_async
 from refruntime.alloc.caching import CachingAllocator
+from refruntime.alloc.spans import FreeSpans, Span
 from refruntime.alloc.strategies.bfc import BestFitCoalescing
 from refruntime.alloc.strategies.buddy import Buddy
 from refruntime.alloc.strategies.cupy_pool import CupyPool
@@ -26,7 +27,6 @@ from refruntime.alloc.strategies.rmm_arena import RmmArena
 from refruntime.alloc.strategies.rmm_binning import RmmBinning
 from refruntime.alloc.strategies.rmm_pool import RmmPool
 from refruntime.alloc.strategies.segments import Segments
-from refruntime.alloc.strategies.spans import FreeSpans, Span
 from refruntime.alloc.strategies.stitching import Stitching
 from refruntime.alloc.strategies.tlsf import Tlsf
 from refruntime.alloc.strategies.two_ended import TwoEnded

@@ -23,9 +23,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from refruntime.alloc.spans import Span
 from refruntime.alloc.strategies.pooled import Block, Pooled
 from refruntime.alloc.strategies.segments import Segments
-from refruntime.alloc.strategies.spans import Span
 from refruntime.alloc.upstream import Upstream
 
 FIRST_REGION: Final = 2 << 20

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
+from refruntime.alloc.spans import Span
 from refruntime.alloc.strategies.heap import Heap
 from refruntime.alloc.strategies.pooled import Block, Pooled
-from refruntime.alloc.strategies.spans import Span
 from refruntime.alloc.upstream import Upstream
 
 

@@ -18,9 +18,9 @@ address is taken.
 
 from __future__ import annotations
 
+from refruntime.alloc.spans import Span
 from refruntime.alloc.strategies.pooled import Block, Pooled
 from refruntime.alloc.strategies.segments import Segments
-from refruntime.alloc.strategies.spans import Span
 from refruntime.alloc.upstream import Upstream
 
 

@@ -24,9 +24,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from refruntime.alloc.caching import CachingAllocator
+from refruntime.alloc.spans import FreeSpans, Span
 from refruntime.alloc.strategies.planning import Plan, plan_of, plan_of_rounds
 from refruntime.alloc.strategies.pooled import Block, Pooled
-from refruntime.alloc.strategies.spans import FreeSpans, Span
 from refruntime.alloc.strategy import Request
 from refruntime.alloc.upstream import Upstream
 from refruntime.errors import OutOfMemoryError

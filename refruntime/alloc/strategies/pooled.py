@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
 
 from refruntime.alloc.oom import Shortage
-from refruntime.alloc.strategies.spans import Span
+from refruntime.alloc.spans import Span
 from refruntime.alloc.upstream import Upstream, UpstreamExhausted
 from refruntime.errors import ArgumentValueError
 

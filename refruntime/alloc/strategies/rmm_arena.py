@@ -23,8 +23,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final
 
+from refruntime.alloc.spans import Span
 from refruntime.alloc.strategies.pooled import Block, Pooled
-from refruntime.alloc.strategies.spans import Span
 from refruntime.alloc.strategies.superblocks import Arena, Superblock
 from refruntime.alloc.upstream import Upstream
 

@@ -22,9 +22,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from refruntime.alloc.spans import Span
 from refruntime.alloc.strategies.pooled import Block
 from refruntime.alloc.strategies.rmm_pool import RmmPool
-from refruntime.alloc.strategies.spans import Span
 from refruntime.alloc.upstream import Upstream
 
 BLOCKS_AT_ONCE: Final = 128

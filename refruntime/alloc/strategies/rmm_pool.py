@@ -19,8 +19,8 @@ Source: RMM 26.08 (`pool_memory_resource_impl.cpp`, `stream_ordered_memory_resou
 
 from __future__ import annotations
 
+from refruntime.alloc.spans import FreeSpans, Span
 from refruntime.alloc.strategies.pooled import Block, Pooled
-from refruntime.alloc.strategies.spans import FreeSpans, Span
 from refruntime.alloc.upstream import Upstream
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from refruntime.alloc.strategies.spans import FreeSpans, Span
+from refruntime.alloc.spans import FreeSpans, Span
 
 
 class Segments:

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from refruntime.alloc.strategies.spans import Span
+from refruntime.alloc.spans import Span
 from refruntime.alloc.upstream import Upstream, UpstreamExhausted
 
 

@@ -26,9 +26,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from refruntime.alloc.spans import Span
 from refruntime.alloc.strategies.pooled import Block, Pooled
 from refruntime.alloc.strategies.segments import Segments
-from refruntime.alloc.strategies.spans import Span
 from refruntime.alloc.strategies.stitched_ranges import Stitched, StitchedRanges
 from refruntime.alloc.upstream import Upstream, UpstreamExhausted
 

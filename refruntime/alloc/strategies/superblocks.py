@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 
-from refruntime.alloc.strategies.spans import FreeSpans
+from refruntime.alloc.spans import FreeSpans
 
 
 class Superblock:

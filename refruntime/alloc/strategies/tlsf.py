@@ -25,9 +25,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final
 
+from refruntime.alloc.spans import Span
 from refruntime.alloc.strategies.heap import Heap
 from refruntime.alloc.strategies.pooled import Block, Pooled
-from refruntime.alloc.strategies.spans import Span
 from refruntime.alloc.upstream import Upstream
 
 STEP_BITS: Final = 5

@@ -24,10 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from refruntime.alloc.spans import FreeSpans, Span
 from refruntime.alloc.strategies.heap import Heap
 from refruntime.alloc.strategies.planning import lives_of
 from refruntime.alloc.strategies.pooled import Block, Pooled
-from refruntime.alloc.strategies.spans import FreeSpans, Span
 from refruntime.alloc.strategy import Request
 from refruntime.alloc.upstream import Upstream
 
